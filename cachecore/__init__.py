@@ -1,0 +1,133 @@
+"""cachecore: the KV-cache engine as a plugin-based hardware-abstraction framework.
+
+Bottom up: ``errors``; ``dtypes``, ``device``, ``blocks``, ``meaning``; ``schema`` (what operators ask
+for); ``layout``, ``layout_kinds``, ``policy`` (where bytes go); ``plan``, ``collect``, ``kv``;
+``sizing``, ``backend`` (contracts with plugins); ``hookspecs``, ``registry``, ``view``, ``transfer``;
+``engine``, ``reference``; ``build``; ``cli``. No array library is imported by any of them.
+"""
+
+from __future__ import annotations
+
+from cachecore import sizing
+from cachecore.backend import (
+    API_VERSION,
+    COMPLETED,
+    HOST,
+    PINNED_HOST,
+    BackendInfo,
+    BlockCacheCopy,
+    BlockCopyInfo,
+    CacheAllocation,
+    CacheBackend,
+    Completion,
+    CopyContext,
+    CopySegment,
+    CopySide,
+    MemoryInfo,
+    Region,
+)
+from cachecore.blocks import BlockPairs
+from cachecore.build import build_block_cache_plan, default_registry, open_engine
+from cachecore.collect import BlockCacheConsumer, CollectedCaches, collect
+from cachecore.device import DeviceSpec
+from cachecore.engine import CacheEngine
+from cachecore.errors import (
+    AllocationError,
+    BlockIndexError,
+    BlockPairsError,
+    CacheCoreError,
+    CacheLookupError,
+    EngineStateError,
+    LayoutError,
+    MigrationError,
+    NoBackendError,
+    PlanError,
+    PluginError,
+)
+from cachecore.hookspecs import hookimpl
+from cachecore.kv import KvCacheConfig, kv_specs
+from cachecore.layout import CacheLayout, CacheSlice, PoolSpec
+from cachecore.meaning import HeadShard, Plane
+from cachecore.plan import BlockCachePlan, CachePlanSet, GroupSpec, plan_from_specs
+from cachecore.policy import KvStorage, LayoutHints, LayoutPolicy, StandardLayoutPolicy
+from cachecore.reference import ByteBackend
+from cachecore.registry import PluginRegistry
+from cachecore.schema import (
+    BlockCacheBinding,
+    BlockCacheGeometry,
+    BlockCacheRequest,
+    BlockCacheRequestContext,
+    CacheDesc,
+    CacheTensorSpec,
+    LayerRowMap,
+    StateCacheRequest,
+)
+from cachecore.stats import EngineStats
+from cachecore.view import NamedCacheView
+
+__all__ = [
+    "API_VERSION",
+    "AllocationError",
+    "BackendInfo",
+    "BlockCacheBinding",
+    "BlockCacheConsumer",
+    "BlockCacheCopy",
+    "BlockCacheGeometry",
+    "BlockCachePlan",
+    "BlockCacheRequest",
+    "BlockCacheRequestContext",
+    "BlockCopyInfo",
+    "BlockIndexError",
+    "BlockPairs",
+    "BlockPairsError",
+    "ByteBackend",
+    "COMPLETED",
+    "CacheAllocation",
+    "CacheBackend",
+    "CacheCoreError",
+    "CacheDesc",
+    "CacheEngine",
+    "CacheLayout",
+    "CacheLookupError",
+    "CachePlanSet",
+    "CacheSlice",
+    "CacheTensorSpec",
+    "CollectedCaches",
+    "Completion",
+    "CopyContext",
+    "CopySegment",
+    "CopySide",
+    "DeviceSpec",
+    "EngineStateError",
+    "EngineStats",
+    "GroupSpec",
+    "HOST",
+    "HeadShard",
+    "KvCacheConfig",
+    "KvStorage",
+    "LayerRowMap",
+    "LayoutError",
+    "LayoutHints",
+    "LayoutPolicy",
+    "MemoryInfo",
+    "MigrationError",
+    "NamedCacheView",
+    "NoBackendError",
+    "PINNED_HOST",
+    "PlanError",
+    "Plane",
+    "PluginError",
+    "PluginRegistry",
+    "PoolSpec",
+    "Region",
+    "StandardLayoutPolicy",
+    "StateCacheRequest",
+    "build_block_cache_plan",
+    "collect",
+    "default_registry",
+    "hookimpl",
+    "kv_specs",
+    "open_engine",
+    "plan_from_specs",
+    "sizing",
+]

@@ -1,0 +1,134 @@
+"""One-call construction: from built operators to a plan, from a plan to a running engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from cachecore.backend import CacheBackend
+from cachecore.collect import CollectedCaches, collect
+from cachecore.engine import CacheEngine
+from cachecore.errors import PlanError, PluginError
+from cachecore.kv import KvCacheConfig, kv_specs
+from cachecore.plan import CachePlanSet, GroupSpec, plan_from_specs
+from cachecore.policy import LayoutHints, LayoutPolicy
+from cachecore.registry import PluginRegistry
+from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec
+
+__all__ = ["build_block_cache_plan", "default_registry", "open_engine"]
+
+
+@cache
+def default_registry() -> PluginRegistry:
+    """The registry of this environment, filled on the first call."""
+    registry = PluginRegistry()
+    registry.load_entry_points()
+    return registry
+
+
+def build_block_cache_plan(
+    modules: Iterable[Any] = (),
+    *,
+    geometry: BlockCacheGeometry,
+    device: object,
+    kv: KvCacheConfig | Sequence[KvCacheConfig] = (),
+    groups: Sequence[GroupSpec] = (),
+    backend: str | None = None,
+    policy: LayoutPolicy | None = None,
+    hints: LayoutHints | None = None,
+    registry: PluginRegistry | None = None,
+) -> CachePlanSet:
+    """Collect what built operators need, lay it out for ``device``, and bind every operator its row.
+
+    No device is touched, so a laptop plans for a GPU. ``groups`` names groups with a geometry or a
+    window of their own; any other group takes ``geometry``. Standard K/V comes first in its group.
+    Bindings are handed out last and all or none.
+
+    Raises
+    ------
+    PlanError, LayoutError, TypeError
+        For requests that cannot be planned; no operator is bound then.
+    NoBackendError
+        When no installed backend claims ``device``.
+    """
+    configs = (kv,) if isinstance(kv, KvCacheConfig) else tuple(kv)
+    for config in configs:
+        if not isinstance(config, KvCacheConfig):
+            raise TypeError(f"kv must be a KvCacheConfig or a sequence of them, not {config!r}")
+    declared = {group.name: group for group in groups}
+    if len(declared) != len(groups):
+        raise PlanError(f"group names {[group.name for group in groups]} repeat; each group is declared once")
+    record = None
+    if policy is None:
+        record = (registry or default_registry()).plan_backend(device, backend=backend)
+        policy = record.info.load_policy()
+        if not isinstance(policy, LayoutPolicy):
+            raise PluginError(
+                f"backend {record.info.name!r}: load_policy() returned {policy!r}, which is no LayoutPolicy"
+            )
+    known = {config.group for config in configs} | {"full"}
+    geometries = {name: geometry for name in sorted(known)} | {name: group.geometry for name, group in declared.items()}
+    collected = collect(modules, BlockCacheRequestContext(geometries))
+    specs = _specs_by_group(configs, collected, geometries, geometry, policy)
+    unused = sorted(set(declared) - set(specs))
+    if unused:
+        raise PlanError(f"group {unused[0]!r} is declared, but no K/V config and no operator asks for a cache in it")
+    plans = tuple(
+        plan_from_specs(
+            listed,
+            geometries.get(name, geometry),
+            policy,
+            group=name,
+            window=declared[name].window if name in declared else None,
+            hints=hints,
+        )
+        for name, listed in specs.items()
+    )
+    plan_set = CachePlanSet(plans, str(device), policy.name if record is None else record.info.name)
+    collected.bind()
+    return plan_set
+
+
+def open_engine(
+    plans: CachePlanSet,
+    counts: int | Mapping[str, int],
+    *,
+    device: object | None = None,
+    host_counts: int | Mapping[str, int] = 0,
+    backend: str | None = None,
+    registry: PluginRegistry | None = None,
+) -> CacheEngine[Any]:
+    """Probe and rank the installed plugins for ``device`` and open an engine on the winner.
+
+    ``device`` defaults to the one planned for; ``backend`` (or ``CACHECORE_BACKEND``) forces one.
+    Raises what :meth:`PluginRegistry.select` and :class:`CacheEngine` raise.
+    """
+    registry = registry or default_registry()
+    target = plans.device if device is None else device
+    selection = registry.select(target, backend=backend)
+    loaded = selection.chosen.info.load()
+    if not isinstance(loaded, CacheBackend):
+        raise PluginError(
+            f"backend {selection.chosen.info.name!r}: load() returned {loaded!r}, which is no CacheBackend"
+        )
+    return CacheEngine(
+        plans, counts, backend=loaded, copies=registry.copy_infos(), device=selection.device, host_counts=host_counts
+    )
+
+
+def _specs_by_group(
+    configs: Sequence[KvCacheConfig],
+    collected: CollectedCaches,
+    geometries: Mapping[str, BlockCacheGeometry],
+    default: BlockCacheGeometry,
+    policy: LayoutPolicy,
+) -> dict[str, list[CacheTensorSpec]]:
+    specs: dict[str, list[CacheTensorSpec]] = {}
+    for config in configs:
+        specs.setdefault(config.group, []).extend(kv_specs(config, geometries.get(config.group, default), policy))
+    for group, listed in collected.specs.items():
+        specs.setdefault(group, []).extend(listed)
+    if not specs:
+        raise PlanError("nothing asks for a cache: no module has requests and no kv= was given")
+    return specs

@@ -1,0 +1,220 @@
+"""Standard and quantised K/V descriptors: what a layer's keys and values take in a kernel page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from cachecore.dtypes import dtype_name
+from cachecore.errors import PlanError
+from cachecore.meaning import REPLICATED, HeadShard, positive, whole
+from cachecore.policy import KvStorage, LayoutPolicy
+from cachecore.schema import BlockCacheGeometry, CacheTensorSpec, LayerRowMap
+
+__all__ = ["QUANT_POLICIES", "KvCacheConfig", "head_shard", "kv_specs"]
+
+QUANT_POLICIES: Mapping[str, str] = MappingProxyType(
+    {
+        "none": "plain",
+        "int8": "int8_asym",
+        "int4": "int4_asym",
+        "turbo_quant": "turbo",
+        "fp8": "fp8",
+        "fp8_e4m3": "fp8",
+        "fp8_e5m2": "fp8_e5m2",
+        "fp8_ds_mla": "fp8_ds_mla",
+    }
+)
+"""Quantisation policy to the format of the stored bytes."""
+
+_CODES = MappingProxyType({0: "none", 4: "int4", 8: "int8", 16: "fp8", 17: "fp8_e5m2", 42: "turbo_quant"})
+
+_DS_MLA_TILE = 128
+"""``fp8_ds_mla`` keeps one float32 scale for 128 latent elements. Source: FlashMLA README, FP8 KV cache."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvCacheConfig:
+    """Standard K/V of the layers of one group, on one tensor-parallel rank.
+
+    ``layers`` are global layer ids, or a count. ``num_kv_heads`` counts the model's heads, over all
+    ranks. With ``latent_dim`` the layers are MLA: one latent of ``latent_dim + rope_dim`` elements a
+    token on every rank, no V. ``sparse_mla`` marks a model with an index top-k: its fp8 policy means
+    the 656-byte ``fp8_ds_mla`` latent, and any other quantisation is refused.
+    """
+
+    layers: int | Sequence[int]
+    dtype: str
+    num_kv_heads: int = 1
+    head_dim: int | None = None
+    v_head_dim: int | None = None
+    quant_policy: str | int = "none"
+    tp_size: int = 1
+    tp_rank: int = 0
+    latent_dim: int | None = None
+    rope_dim: int = 0
+    sparse_mla: bool = False
+    group: str = "full"
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        layers = range(positive(self.layers, "layers")) if isinstance(self.layers, int) else self.layers
+        put(self, "layers", LayerRowMap(tuple(layers)).layers)
+        put(self, "dtype", dtype_name(self.dtype))
+        put(self, "quant_policy", _policy_name(self.quant_policy))
+        for name in ("num_kv_heads", "tp_size"):
+            positive(getattr(self, name), name)
+        if not 0 <= whole(self.tp_rank, "tp_rank") < self.tp_size:
+            raise PlanError(f"tp_rank is {self.tp_rank}; expected 0 to {self.tp_size - 1}", tp_rank=self.tp_rank)
+        if self.latent_dim is None:
+            if self.head_dim is None:
+                raise PlanError("head_dim is missing; give head_dim, or latent_dim and rope_dim for MLA")
+            positive(self.head_dim, "head_dim")
+            if self.v_head_dim is not None and whole(self.v_head_dim, "v_head_dim") < 0:
+                raise PlanError(f"v_head_dim is {self.v_head_dim}; expected zero or more")
+            if self.sparse_mla:
+                raise PlanError("sparse_mla needs an MLA cache; give latent_dim and rope_dim")
+        else:
+            positive(self.latent_dim, "latent_dim")
+            if whole(self.rope_dim, "rope_dim") < 0:
+                raise PlanError(f"rope_dim is {self.rope_dim}; expected zero or more")
+        put(self, "quant_policy", self._final_policy())
+
+    def _final_policy(self) -> str:
+        """Which of the generic fp8 policy and the MLA layout wins is settled here, once."""
+        policy = str(self.quant_policy)
+        if self.latent_dim is None:
+            if policy == "fp8_ds_mla":
+                raise PlanError("quant_policy 'fp8_ds_mla' is a layout of MLA latents; give latent_dim and rope_dim")
+            return policy
+        if policy in ("none", "fp8_ds_mla"):
+            return policy
+        if self.sparse_mla and policy == "fp8":
+            return "fp8_ds_mla"
+        hint = "none, fp8" if self.sparse_mla else "none, fp8_ds_mla"
+        raise PlanError(
+            f"quant_policy {policy!r} cannot hold an MLA latent; expected one of {hint}", quant_policy=policy
+        )
+
+
+def head_shard(num_heads: int, tp_size: int, tp_rank: int) -> HeadShard:
+    """The heads of one rank: an equal part, or one head shared by equally many ranks.
+
+    >>> head_shard(8, 16, 5)
+    HeadShard(total=8, first=2, count=1, replica=1)
+    """
+    if num_heads % tp_size == 0:
+        count = num_heads // tp_size
+        return HeadShard(num_heads, tp_rank * count, count)
+    if tp_size % num_heads == 0:
+        ranks = tp_size // num_heads
+        return HeadShard(num_heads, tp_rank // ranks, 1, tp_rank % ranks)
+    raise PlanError(
+        f"{num_heads} KV heads on {tp_size} tensor-parallel ranks: the ranks neither divide the heads nor are a "
+        "multiple of them; choose a tensor-parallel size that is",
+        num_kv_heads=num_heads,
+        tp_size=tp_size,
+    )
+
+
+def kv_specs(config: KvCacheConfig, geometry: BlockCacheGeometry, policy: LayoutPolicy) -> tuple[CacheTensorSpec, ...]:
+    """``k_cache``, ``v_cache``, then ``quant_0`` and ``quant_1`` when the format keeps scales beside the bytes.
+
+    A page is ``(block, heads, dim)`` or in the axis order that ``policy`` wants.
+    Raises :class:`~cachecore.errors.PlanError` when the device cannot hold the format.
+    """
+    fmt = QUANT_POLICIES[str(config.quant_policy)]
+    storage = policy.storage(fmt)
+    if isinstance(storage, str):
+        raise PlanError(
+            f"quant_policy {config.quant_policy!r} cannot be planned by {policy.name!r}: {storage}", format=fmt
+        )
+    if config.latent_dim is not None:
+        return _latent_specs(config, geometry, storage, fmt)
+    head_dim = config.head_dim or 0
+    v_head_dim = head_dim if config.v_head_dim is None else config.v_head_dim
+    if fmt == "turbo":
+        _check_turbo(head_dim, v_head_dim)
+    order = policy.kv_order(fmt)
+    shard = head_shard(config.num_kv_heads, config.tp_size, config.tp_rank)
+    axes = {"token": geometry.page_size, "head": shard.count}
+    specs = [
+        _spec(config, name, order, axes, _packed(dim, pack, name), storage.dtype, shard, form)
+        for name, dim, pack, form in (
+            ("k_cache", head_dim, storage.k_pack, "turbo_k" if fmt == "turbo" else fmt),
+            ("v_cache", v_head_dim, storage.v_pack, "turbo_v" if fmt == "turbo" else fmt),
+        )
+    ]
+    for name, aux in (("quant_0", storage.k_aux), ("quant_1", storage.v_aux)):
+        if aux:
+            specs.append(_spec(config, name, order, axes, aux, None, shard, f"{fmt}_scales"))
+    return tuple(specs)
+
+
+def _latent_specs(
+    config: KvCacheConfig, geometry: BlockCacheGeometry, storage: KvStorage, fmt: str
+) -> tuple[CacheTensorSpec, ...]:
+    latent = config.latent_dim or 0
+    width = latent + config.rope_dim
+    if fmt == "fp8_ds_mla":
+        if latent % _DS_MLA_TILE:
+            raise PlanError(f"fp8_ds_mla keeps a scale for {_DS_MLA_TILE} elements; latent_dim {latent} is no multiple")
+        width = latent + latent // _DS_MLA_TILE * 4 + config.rope_dim * 2  # fp8 latent, fp32 scales, 16-bit rope
+    order = ("token", "head", "other")  # a latent has one head, so no device reorders it
+    axes = {"token": geometry.page_size, "head": 1}
+    return (
+        _spec(config, "k_cache", order, axes, width, storage.dtype, REPLICATED, fmt),
+        _spec(config, "v_cache", order, axes, 0, storage.dtype, REPLICATED, fmt),
+    )
+
+
+def _spec(
+    config: KvCacheConfig,
+    name: str,
+    order: tuple[str, ...],
+    axes: Mapping[str, int],
+    width: int,
+    dtype: str | None,
+    shard: HeadShard,
+    fmt: str,
+) -> CacheTensorSpec:
+    if sorted(order) != ["head", "other", "token"]:
+        raise PlanError(f"kv_order {order!r} must name token, head and other once each")
+    extent = {**axes, "other": width}
+    return CacheTensorSpec(
+        name=name,
+        shape=tuple(extent[axis] for axis in order),
+        dtype=dtype or config.dtype,
+        axes=order,
+        shard=shard,
+        format=fmt,
+        row_ids=tuple(config.layers) if not isinstance(config.layers, int) else (),
+    )
+
+
+def _packed(dim: int, pack: int, name: str) -> int:
+    if dim % pack:
+        raise PlanError(
+            f"{name}: head size {dim} is no multiple of {pack}, the elements that one stored byte holds", head_dim=dim
+        )
+    return dim // pack
+
+
+def _check_turbo(*dims: int) -> None:
+    for dim in dims:
+        if dim < 1 or dim & (dim - 1):
+            raise PlanError(f"turbo_quant rotates by a Hadamard matrix; head size {dim} must be a power of two")
+
+
+def _policy_name(policy: str | int) -> str:
+    name = _CODES.get(policy, str(policy)) if isinstance(policy, int) else policy
+    if not isinstance(name, str):
+        raise TypeError(f"quant_policy must be a name or a number, not {policy!r}")
+    if name not in QUANT_POLICIES:
+        raise PlanError(
+            f"quant_policy {policy!r} is unknown; expected one of {', '.join(QUANT_POLICIES)} or one of "
+            f"{', '.join(map(str, _CODES))}",
+            quant_policy=policy,
+        )
+    return "fp8" if name == "fp8_e4m3" else name

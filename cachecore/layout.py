@@ -1,0 +1,303 @@
+"""Layouts as data: where every row of every spec stands in pools of bytes, and the proof of it.
+
+A pool is read as ``uint8[outer, num_entries, inner]``. The entry axis is the only one that moves:
+an entry is a kernel page (``pages_per_entry=1``), a whole block (``pages_per_entry=r``), or a slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from cachecore.errors import LayoutError
+from cachecore.meaning import positive, whole
+from cachecore.schema import CacheTensorSpec
+
+__all__ = ["CacheLayout", "CacheSlice", "PoolSpec", "RowStrides"]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """One pool, read as ``uint8[outer, num_entries, inner]``.
+
+    ``inner`` is in bytes and includes padding, so pools may be summed for sizing. The pool's start
+    is aligned to ``base_alignment``. ``alignment`` and ``stride_multiple`` are what the layout
+    claims and :meth:`CacheLayout.validate` proves: a spec's first row in an entry starts at a
+    multiple of ``min(spec.alignment, alignment)``, and ``inner`` is a multiple of ``stride_multiple``.
+    """
+
+    outer: int
+    inner: int
+    base_alignment: int = 512
+    alignment: int = 1
+    stride_multiple: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("outer", "inner"):
+            if whole(getattr(self, name), f"pool {name}") < 0:
+                raise LayoutError(f"pool {name} is {getattr(self, name)}; expected zero or more")
+        for name in ("base_alignment", "alignment"):
+            value = positive(getattr(self, name), f"pool {name}")
+            if value & (value - 1):
+                raise LayoutError(f"pool {name} is {value}; expected a power of two")
+        positive(self.stride_multiple, "pool stride_multiple")
+
+    @property
+    def entry_nbytes(self) -> int:
+        """Bytes that one entry adds to this pool."""
+        return self.outer * self.inner
+
+
+class CacheSlice(NamedTuple):
+    """Where one row stands: bytes ``offset .. offset + nbytes`` of ``pool[outer, entry]``."""
+
+    pool: int
+    outer: int
+    offset: int
+    nbytes: int
+
+
+class RowStrides(NamedTuple):
+    """Row ``i``, entry ``e``, page ``j`` starts at ``start + i*row + e*entry + j*page`` bytes of ``pool``."""
+
+    pool: int
+    start: int
+    row: int
+    entry: int
+    page: int
+
+
+@dataclass(frozen=True, slots=True)
+class CacheLayout:
+    """Pools, and for each spec and row its :class:`CacheSlice`. ``kind`` is for people."""
+
+    kind: str
+    pools: tuple[PoolSpec, ...]
+    slices: tuple[tuple[CacheSlice, ...], ...]
+    pages_per_entry: int = 1
+
+    def __post_init__(self) -> None:
+        positive(self.pages_per_entry, "pages_per_entry")
+        object.__setattr__(self, "pools", tuple(self.pools))
+        object.__setattr__(self, "slices", tuple(map(tuple, self.slices)))
+
+    # -- bytes ---------------------------------------------------------------------------------
+
+    @property
+    def entry_nbytes(self) -> int:
+        """Bytes that one entry adds to all pools."""
+        return sum(pool.entry_nbytes for pool in self.pools)
+
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes of one entry that belong to a row; the rest is padding."""
+        return sum(row.nbytes for rows in self.slices for row in rows)
+
+    @property
+    def padding_nbytes(self) -> int:
+        """Bytes of one entry that belong to nobody."""
+        return self.entry_nbytes - self.payload_nbytes
+
+    def pool_nbytes(self, pool: int, num_entries: int) -> int:
+        """Bytes of one pool with ``num_entries`` entries."""
+        return self.pools[pool].entry_nbytes * num_entries
+
+    def nbytes(self, num_entries: int) -> int:
+        """Bytes of all pools, padding included."""
+        return self.entry_nbytes * _entries(num_entries)
+
+    def buffer_nbytes(self, pool: int, num_entries: int) -> int:
+        """Bytes to own for one pool: the pool, and room to align its start. Nothing for an empty pool."""
+        nbytes = self.pool_nbytes(pool, num_entries)
+        return nbytes + self.pools[pool].base_alignment if nbytes else 0
+
+    def reserved_nbytes(self, num_entries: int) -> int:
+        """Bytes of all buffers; what sizing counts and an allocation takes, exactly."""
+        _entries(num_entries)
+        return sum(self.buffer_nbytes(pool, num_entries) for pool in range(len(self.pools)))
+
+    # -- places --------------------------------------------------------------------------------
+
+    def row_strides(self, spec_index: int, row: int, num_entries: int) -> RowStrides:
+        """Where one row stands in an allocation of ``num_entries`` (its ``row`` stride is 0)."""
+        place = self.slices[spec_index][row]
+        inner = self.pools[place.pool].inner
+        start = place.outer * num_entries * inner + place.offset
+        return RowStrides(place.pool, start, 0, inner, place.nbytes // self.pages_per_entry)
+
+    def tensor_strides(self, spec_index: int, num_entries: int) -> RowStrides | None:
+        """Where all rows of a spec stand, or None when they are not equally spaced in one pool."""
+        rows = self.slices[spec_index]
+        first = self.row_strides(spec_index, 0, num_entries)
+        if len(rows) == 1:
+            return first
+        outer_step, offset_step = rows[1].outer - rows[0].outer, rows[1].offset - rows[0].offset
+        step = outer_step * num_entries * self.pools[first.pool].inner + offset_step
+        for index, place in enumerate(rows):
+            if (
+                place.pool != first.pool
+                or place.outer != rows[0].outer + index * outer_step
+                or place.offset != rows[0].offset + index * offset_step
+            ):
+                return None
+        return first._replace(row=step)
+
+    # -- proof ---------------------------------------------------------------------------------
+
+    def validate(self, specs: Sequence[CacheTensorSpec], *, host: bool = False) -> None:
+        """Prove that every row is placed once, apart from all others, and aligned as claimed.
+
+        ``host`` waives row contiguity: no kernel reads the host tier.
+
+        Raises
+        ------
+        LayoutError
+            Naming the cache, the row and the pool at fault.
+        """
+        if len(self.slices) != len(specs):
+            raise LayoutError(f"layout {self.kind!r} places {len(self.slices)} specs, but there are {len(specs)}")
+        taken: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
+        for index, (spec, rows) in enumerate(zip(specs, self.slices, strict=True)):
+            if len(rows) != spec.num_rows:
+                raise LayoutError(
+                    f"layout {self.kind!r} places {len(rows)} rows of cache {spec.name!r}, which has {spec.num_rows}; "
+                    "every row must be placed exactly once",
+                    cache=spec.name,
+                )
+            self._check_rows(index, spec, rows, taken, host)
+        for (pool, _), intervals in taken.items():
+            self._check_apart(pool, intervals, specs)
+        for number, pool_spec in enumerate(self.pools):
+            if pool_spec.inner % pool_spec.stride_multiple:
+                raise LayoutError(
+                    f"pool {number} of layout {self.kind!r}: entries are {pool_spec.inner} bytes apart, "
+                    f"which is no multiple of the claimed {pool_spec.stride_multiple}",
+                    pool=number,
+                )
+
+    def _check_rows(
+        self,
+        index: int,
+        spec: CacheTensorSpec,
+        rows: Sequence[CacheSlice],
+        taken: dict[tuple[int, int], list[tuple[int, int, int, int]]],
+        host: bool,
+    ) -> None:
+        nbytes = spec.page_nbytes * self.pages_per_entry
+        itemsize = spec.desc.itemsize
+        first_in_entry: dict[tuple[int, int], int] = {}
+        for row, (pool, outer, offset, length) in enumerate(rows):
+            if not (0 <= pool < len(self.pools) and 0 <= outer < self.pools[pool].outer):
+                raise self._fault(spec, row, f"lies in pool {pool}, outer {outer}, which does not exist")
+            if length != nbytes:
+                raise self._fault(spec, row, f"is given {length} bytes an entry, but needs {nbytes}")
+            target = self.pools[pool]
+            if offset < 0 or offset + length > target.inner:
+                raise self._fault(
+                    spec, row, f"takes bytes {offset} to {offset + length} of pool {pool}'s {target.inner} an entry"
+                )
+            if not length:
+                continue
+            if offset % itemsize or target.inner % itemsize or target.base_alignment % itemsize:
+                raise self._fault(
+                    spec,
+                    row,
+                    f"starts at byte {offset} of entries {target.inner} bytes apart (base alignment "
+                    f"{target.base_alignment}); all must be multiples of the {itemsize} bytes of {spec.dtype}",
+                )
+            if spec.per_row_contiguous and not host and length != target.inner:
+                raise self._fault(spec, row, f"asked for a contiguous row, but entries are {target.inner} bytes apart")
+            taken.setdefault((pool, outer), []).append((offset, offset + length, index, row))
+            key = (pool, outer)
+            if offset <= first_in_entry.get(key, offset):
+                first_in_entry[key] = offset
+        for (pool, _), offset in first_in_entry.items():
+            target = self.pools[pool]
+            align = min(spec.alignment, target.alignment)
+            if offset % align or target.inner % align or target.base_alignment % align:
+                raise LayoutError(
+                    f"cache {spec.name!r} in pool {pool} of layout {self.kind!r}: byte {offset} of entries "
+                    f"{target.inner} bytes apart is not aligned to {align} as claimed",
+                    cache=spec.name,
+                    pool=pool,
+                )
+
+    def _fault(self, spec: CacheTensorSpec, row: int, what: str) -> LayoutError:
+        return LayoutError(
+            f"layout {self.kind!r}: row {row} (id {spec.row_ids[row]}) of cache {spec.name!r} {what}",
+            cache=spec.name,
+            row=row,
+        )
+
+    def _check_apart(
+        self, pool: int, intervals: list[tuple[int, int, int, int]], specs: Sequence[CacheTensorSpec]
+    ) -> None:
+        intervals.sort()
+        for (_, stop, index, row), (start, _, next_index, next_row) in zip(intervals, intervals[1:], strict=False):
+            if start < stop:
+                raise LayoutError(
+                    f"layout {self.kind!r}, pool {pool}: row {row} of cache {specs[index].name!r} ends at byte {stop}, "
+                    f"but row {next_row} of cache {specs[next_index].name!r} starts at byte {start}; rows must be apart",
+                    pool=pool,
+                )
+
+    # -- JSON ----------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; equally spaced rows are written as one run ``[pool, outer, offset, nbytes, count, ...steps]``."""
+        return {
+            "kind": self.kind,
+            "pages_per_entry": self.pages_per_entry,
+            "pools": [
+                {
+                    "outer": pool.outer,
+                    "inner": pool.inner,
+                    "base_alignment": pool.base_alignment,
+                    "alignment": pool.alignment,
+                    "stride_multiple": pool.stride_multiple,
+                }
+                for pool in self.pools
+            ],
+            "rows": [_fold(rows) for rows in self.slices],
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CacheLayout:
+        """The inverse of :meth:`to_json`."""
+        return cls(
+            kind=data["kind"],
+            pools=tuple(PoolSpec(**pool) for pool in data["pools"]),
+            slices=tuple(_unfold(runs) for runs in data["rows"]),
+            pages_per_entry=data["pages_per_entry"],
+        )
+
+
+def _entries(num_entries: int) -> int:
+    if whole(num_entries, "num_entries") < 0:
+        raise LayoutError(f"num_entries is {num_entries}; expected zero or more", num_entries=num_entries)
+    return num_entries
+
+
+def _fold(rows: Sequence[CacheSlice]) -> list[list[int]]:
+    runs: list[list[int]] = []
+    for place in rows:
+        if runs:
+            pool, outer, offset, nbytes, count, outer_step, offset_step = runs[-1]
+            if place.pool == pool and place.nbytes == nbytes:
+                if count == 1:
+                    runs[-1][4:] = [2, place.outer - outer, place.offset - offset]
+                    continue
+                if place.outer == outer + count * outer_step and place.offset == offset + count * offset_step:
+                    runs[-1][4] = count + 1
+                    continue
+        runs.append([*place, 1, 0, 0])
+    return runs
+
+
+def _unfold(runs: Sequence[Sequence[int]]) -> tuple[CacheSlice, ...]:
+    return tuple(
+        CacheSlice(pool, outer + step * outer_step, offset + step * offset_step, nbytes)
+        for pool, outer, offset, nbytes, count, outer_step, offset_step in runs
+        for step in range(count)
+    )

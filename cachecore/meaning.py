@@ -1,0 +1,129 @@
+"""What the bytes of a page mean: axes, planes and shards. Migration uses nothing else.
+
+Shape alone moves some caches wrongly with matching sizes: a DSA index page is all keys first, then
+all scales, so cutting it by tokens along the shape mixes the two.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, SupportsIndex
+
+from cachecore.errors import PlanError
+
+__all__ = ["AXES", "REPLICATED", "HeadShard", "Plane", "positive", "whole"]
+
+AXES = ("token", "head", "other")
+"""The label a dimension may carry."""
+
+
+def whole(value: SupportsIndex, what: str) -> int:
+    """Return ``value`` as an int through the index protocol; booleans and floats are a TypeError."""
+    if isinstance(value, bool):
+        raise TypeError(f"{what} must be an integer, not {value!r}")
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{what} must be an integer, not {value!r}") from error
+
+
+def positive(value: SupportsIndex, what: str) -> int:
+    """Return ``value`` as an int that is at least 1."""
+    number = whole(value, what)
+    if number < 1:
+        raise PlanError(f"{what} is {number}; expected a positive integer", value=number)
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class HeadShard:
+    """Which of a model's heads a rank holds: ``count`` heads from ``first`` on, of ``total``.
+
+    ``replica`` numbers the ranks that hold the same heads (0 where every head lives once).
+    ``total=0`` means replicated: every rank holds the whole payload (see :data:`REPLICATED`).
+    """
+
+    total: int = 0
+    first: int = 0
+    count: int = 0
+    replica: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("total", "first", "count", "replica"):
+            if whole(getattr(self, name), f"shard {name}") < 0:
+                raise PlanError(f"shard {name} is {getattr(self, name)}; expected zero or more")
+        if self.total and not (self.count and self.first + self.count <= self.total):
+            raise PlanError(
+                f"shard of {self.count} heads from head {self.first} does not lie within {self.total} heads",
+                shard=self,
+            )
+        if not self.total and (self.first or self.count):
+            raise PlanError(f"a replicated shard (total=0) names no heads, but first={self.first}, count={self.count}")
+
+    @property
+    def replicated(self) -> bool:
+        """Whether every rank holds the whole payload."""
+        return self.total == 0
+
+    def to_json(self) -> dict[str, int] | None:
+        """Plain data; None when replicated."""
+        if self.replicated:
+            return None
+        return {"total": self.total, "first": self.first, "count": self.count, "replica": self.replica}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, int] | None) -> HeadShard:
+        """The inverse of :meth:`to_json`."""
+        return REPLICATED if data is None else cls(**data)
+
+
+REPLICATED = HeadShard()
+"""Every rank holds the whole payload (MLA latents, index keys)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plane:
+    """One of several arrays that follow one another in a page, each token-major by itself.
+
+    ``token_nbytes`` counts bytes per cached token (per ``tokens_per_entry`` tokens of the model).
+    """
+
+    name: str
+    token_nbytes: int
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise PlanError(f"plane name is {self.name!r}; expected a non-empty string")
+        object.__setattr__(self, "token_nbytes", positive(self.token_nbytes, f"plane {self.name!r} token_nbytes"))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"name": self.name, "token_nbytes": self.token_nbytes}
+
+
+def check_axes(axes: Iterable[str], shape: tuple[int, ...], owner: str) -> tuple[str, ...]:
+    """Return ``axes`` as a tuple with one label a dimension; none given means all ``other``."""
+    labels = tuple(axes) or ("other",) * len(shape)
+    if len(labels) != len(shape):
+        raise PlanError(
+            f"{owner}: {len(labels)} axis labels {labels} for the {len(shape)} dimensions of shape {shape}; "
+            "expected one label a dimension",
+            axes=labels,
+            shape=shape,
+        )
+    for label in labels:
+        if label not in AXES:
+            raise PlanError(f"{owner}: axis label {label!r} is unknown; expected one of {', '.join(AXES)}", axis=label)
+    for label in ("token", "head"):
+        if labels.count(label) > 1:
+            raise PlanError(f"{owner}: axis label {label!r} appears twice in {labels}; a page has one such axis")
+    for label, extent in zip(labels, shape, strict=True):
+        if extent == 0 and label != "other":
+            raise PlanError(
+                f"{owner}: the {label} axis of shape {shape} is zero; only an 'other' axis may be empty",
+                shape=shape,
+                axis=label,
+            )
+    return labels

@@ -1,0 +1,382 @@
+"""What operators ask for and what a plan records of it: requests, bindings and tensor specs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from cachecore.dtypes import ITEMSIZE, dtype_name
+from cachecore.errors import CacheLookupError, PlanError
+from cachecore.meaning import REPLICATED, HeadShard, Plane, check_axes, positive, whole
+
+__all__ = [
+    "BlockCacheBinding",
+    "BlockCacheGeometry",
+    "BlockCacheRequest",
+    "BlockCacheRequestContext",
+    "CacheDesc",
+    "CacheTensorSpec",
+    "LayerRowMap",
+    "StateCacheRequest",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CacheDesc:
+    """The payload of one row in one entry: ``shape`` excludes the row and the entry axis.
+
+    ``alignment`` (bytes, a power of two, a multiple of the item size) holds for the spec's first row
+    in an entry of an aligned layout; ``page_stride_multiple`` for the distance between entries.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    alignment: int = 256
+    page_stride_multiple: int = 1
+    nbytes: int = field(init=False, compare=False)
+    aligned_nbytes: int = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        if isinstance(self.shape, (str, bytes)) or not isinstance(self.shape, Iterable):
+            raise TypeError(f"shape must be a sequence of integers, not {self.shape!r}")
+        shape = tuple(whole(extent, "a dimension") for extent in self.shape)
+        dtype = dtype_name(self.dtype)
+        itemsize = ITEMSIZE[dtype]
+        count = 1
+        for extent in shape:
+            if extent < 0:
+                raise PlanError(f"shape {shape} has a negative dimension; expected zero or more", shape=shape)
+            count *= extent
+        alignment = whole(self.alignment, "alignment")
+        if alignment < 1 or alignment & (alignment - 1):
+            raise PlanError(
+                f"alignment is {alignment}; expected a positive power of two, in bytes", alignment=alignment
+            )
+        if alignment % itemsize:
+            raise PlanError(
+                f"alignment {alignment} does not suit {dtype}: it must be a multiple of its {itemsize} bytes",
+                alignment=alignment,
+                dtype=dtype,
+            )
+        put(self, "shape", shape)
+        put(self, "dtype", dtype)
+        put(self, "alignment", alignment)
+        put(self, "page_stride_multiple", positive(self.page_stride_multiple, "page_stride_multiple"))
+        put(self, "nbytes", count * itemsize)
+        put(self, "aligned_nbytes", -(-count * itemsize // alignment) * alignment)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return ITEMSIZE[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCacheGeometry:
+    """Tokens in the scheduler's block and in the kernel's page.
+
+    >>> BlockCacheGeometry(64, 16).pages_per_block
+    4
+    """
+
+    logical_block_size: int
+    kernel_block_size: int | None = None
+
+    def __post_init__(self) -> None:
+        logical = positive(self.logical_block_size, "logical_block_size")
+        kernel = self.kernel_block_size
+        kernel = logical if kernel is None else positive(kernel, "kernel_block_size")
+        if logical % kernel:
+            raise PlanError(
+                f"logical_block_size {logical} is no positive multiple of kernel_block_size {kernel}; "
+                "a scheduler block is one or more whole kernel pages",
+                logical_block_size=logical,
+                kernel_block_size=kernel,
+            )
+        object.__setattr__(self, "logical_block_size", logical)
+        object.__setattr__(self, "kernel_block_size", kernel)
+
+    @property
+    def page_size(self) -> int:
+        """Tokens per kernel page."""
+        return self.kernel_block_size or self.logical_block_size
+
+    @property
+    def pages_per_block(self) -> int:
+        """Kernel pages per logical block."""
+        return self.logical_block_size // self.page_size
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCacheRequestContext:
+    """What an operator may look at when it states its requests: the geometry of every group."""
+
+    geometries: Mapping[str, BlockCacheGeometry]
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "geometries", MappingProxyType(dict(self.geometries)))
+
+    def geometry(self, group: str = "full") -> BlockCacheGeometry:
+        """The geometry of ``group``."""
+        try:
+            return self.geometries[group]
+        except KeyError:
+            raise CacheLookupError(
+                f"group {group!r} does not exist; the groups are {', '.join(self.geometries)}", group=group
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Payload:
+    """The fields that a request and a tensor spec share: one payload and its meaning."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    alignment: int = 256
+    page_stride_multiple: int = 1
+    per_row_contiguous: bool = False
+    axes: tuple[str, ...] = ()
+    tokens_per_entry: int = 1
+    shard: HeadShard = REPLICATED
+    format: str = "plain"
+    planes: tuple[Plane, ...] = ()
+    desc: CacheDesc = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        if not isinstance(self.name, str) or not self.name:
+            raise PlanError(f"cache name is {self.name!r}; expected a non-empty string", cache=self.name)
+        owner = f"cache {self.name!r}"
+        try:
+            desc = CacheDesc(self.shape, self.dtype, self.alignment, self.page_stride_multiple)
+        except PlanError as error:
+            raise PlanError(f"{owner}: {error}", cache=self.name) from error
+        except TypeError as error:
+            raise TypeError(f"{owner}: {error}") from error
+        if not isinstance(self.per_row_contiguous, bool):
+            raise TypeError(f"{owner}: per_row_contiguous must be a bool, not {self.per_row_contiguous!r}")
+        if not isinstance(self.format, str) or not self.format:
+            raise PlanError(f"{owner}: format is {self.format!r}; expected a non-empty string")
+        if not isinstance(self.shard, HeadShard):
+            raise TypeError(f"{owner}: shard must be a HeadShard, not {self.shard!r}")
+        planes = tuple(self.planes)
+        put(self, "desc", desc)
+        put(self, "shape", desc.shape)
+        put(self, "dtype", desc.dtype)
+        put(self, "alignment", desc.alignment)
+        put(self, "page_stride_multiple", desc.page_stride_multiple)
+        put(self, "axes", check_axes(self.axes, desc.shape, owner))
+        put(self, "tokens_per_entry", positive(self.tokens_per_entry, f"{owner}: tokens_per_entry"))
+        put(self, "planes", planes)
+        if planes:
+            self._check_planes(owner)
+
+    def _check_planes(self, owner: str) -> None:
+        if "token" not in self.axes:
+            raise PlanError(f"{owner}: planes need a token axis; label one of the axes {self.axes} 'token'")
+        tokens = self.shape[self.axes.index("token")]
+        total = sum(plane.token_nbytes for plane in self.planes) * tokens
+        if total != self.desc.nbytes:
+            raise PlanError(
+                f"{owner}: the planes hold {total} bytes for {tokens} tokens, but shape {self.shape} of "
+                f"{self.dtype} is {self.desc.nbytes} bytes; every byte of a page belongs to one plane",
+                cache=self.name,
+            )
+
+    def contract(self) -> tuple[object, ...]:
+        """Everything that must agree for two rows to stand in one tensor."""
+        return (
+            self.shape,
+            self.dtype,
+            self.alignment,
+            self.page_stride_multiple,
+            self.per_row_contiguous,
+            self.axes,
+            self.tokens_per_entry,
+            self.shard,
+            self.format,
+            self.planes,
+        )
+
+    def payload(self) -> dict[str, Any]:
+        """The shared fields, as keyword arguments."""
+        return {name: getattr(self, name) for name in PAYLOAD_FIELDS}
+
+
+PAYLOAD_FIELDS = (
+    "name",
+    "shape",
+    "dtype",
+    "alignment",
+    "page_stride_multiple",
+    "per_row_contiguous",
+    "axes",
+    "tokens_per_entry",
+    "shard",
+    "format",
+    "planes",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockCacheRequest(_Payload):
+    """What one operator needs in every kernel page: a payload, its meaning, and its group.
+
+    ``shape`` is per kernel page. ``layer`` is the global layer id; rows of operators without one
+    take the consumer row as their id. ``shared_with`` names the layer of another request of this
+    name whose row is used instead of an own one (shared-KV layers).
+    """
+
+    group: str = "full"
+    layer: int | None = None
+    shared_with: int | None = None
+
+    def __post_init__(self) -> None:
+        _Payload.__post_init__(self)
+        if not isinstance(self.group, str) or not self.group:
+            raise PlanError(f"cache {self.name!r}: group is {self.group!r}; expected a non-empty string")
+        for name in ("layer", "shared_with"):
+            value = getattr(self, name)
+            if value is not None and whole(value, f"cache {self.name!r}: {name}") < 0:
+                raise PlanError(f"cache {self.name!r}: {name} is {value}; expected zero or more")
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCacheBinding:
+    """Handed back to an operator: its row of a named cache, never the physical placement."""
+
+    cache_name: str
+    consumer_row: int
+    group: str = "full"
+
+    def __post_init__(self) -> None:
+        if whole(self.consumer_row, "consumer_row") < 0:
+            raise PlanError(f"cache {self.cache_name!r}: consumer_row is {self.consumer_row}; expected zero or more")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateCacheRequest(_Payload):
+    """One state tensor: a payload per slot, with one row for each of ``layers``.
+
+    Without ``layers`` the state has a single row and is found by name alone.
+    """
+
+    group: str = "state"
+    layers: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _Payload.__post_init__(self)
+        if self.layers is not None:
+            object.__setattr__(self, "layers", LayerRowMap(self.layers).layers)
+
+
+@dataclass(frozen=True, slots=True)
+class LayerRowMap:
+    """Global layer ids in declared order; the position of each is its row.
+
+    >>> LayerRowMap((3, 7)).row(7)
+    1
+    """
+
+    layers: tuple[int, ...]
+    _rows: Mapping[int, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        layers = tuple(whole(layer, "a layer id") for layer in self.layers)
+        if not layers:
+            raise PlanError("no layers given; expected at least one global layer id")
+        rows: dict[int, int] = {}
+        for row, layer in enumerate(layers):
+            if layer < 0:
+                raise PlanError(f"layer id {layer} is negative; expected zero or more", layer=layer)
+            if rows.setdefault(layer, row) != row:
+                raise PlanError(f"layer {layer} is listed twice; each layer has one row", layer=layer)
+        object.__setattr__(self, "layers", layers)
+        object.__setattr__(self, "_rows", rows)
+
+    def row(self, layer: int) -> int:
+        """The row of global ``layer``."""
+        try:
+            return self._rows[layer]
+        except KeyError:
+            raise CacheLookupError(
+                f"layer {layer} owns no row here; the layers are {self.layers}", layer=layer
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheTensorSpec(_Payload):
+    """One logical tensor of a group: a payload, its meaning, and which rows it holds.
+
+    ``row_ids`` gives each row's global layer or consumer id. With ``consumer_rows`` the rows are
+    found by the row an operator was bound to; without, by layer id (standard K/V, states).
+    """
+
+    row_ids: tuple[int, ...]
+    consumer_rows: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        _Payload.__post_init__(self)
+        owner = f"cache {self.name!r}"
+        row_ids = tuple(self.row_ids)
+        object.__setattr__(self, "row_ids", row_ids)
+        if not row_ids:
+            raise PlanError(f"{owner} has no rows; expected at least one", cache=self.name)
+        _check_rows(row_ids, f"{owner}: row id", self.name)
+        if self.consumer_rows is None:
+            return
+        rows = tuple(self.consumer_rows)
+        object.__setattr__(self, "consumer_rows", rows)
+        _check_rows(rows, f"{owner}: consumer row", self.name)
+        if len(rows) != len(row_ids):
+            raise PlanError(f"{owner}: {len(rows)} consumer rows for {len(row_ids)} row ids", cache=self.name)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows of this tensor: layers or consumers."""
+        return len(self.row_ids)
+
+    @property
+    def page_nbytes(self) -> int:
+        """Bytes of one row in one kernel page (or slot), without padding."""
+        return self.desc.nbytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with every field, so that a reader needs no defaults."""
+        return {
+            **self.payload(),
+            "shape": list(self.shape),
+            "axes": list(self.axes),
+            "shard": self.shard.to_json(),
+            "planes": [plane.to_json() for plane in self.planes],
+            "row_ids": list(self.row_ids),
+            "consumer_rows": None if self.consumer_rows is None else list(self.consumer_rows),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CacheTensorSpec:
+        """The inverse of :meth:`to_json`."""
+        return cls(
+            **{
+                **data,
+                "shape": tuple(data["shape"]),
+                "axes": tuple(data["axes"]),
+                "shard": HeadShard.from_json(data["shard"]),
+                "planes": tuple(Plane(**plane) for plane in data["planes"]),
+                "row_ids": tuple(data["row_ids"]),
+                "consumer_rows": None if data["consumer_rows"] is None else tuple(data["consumer_rows"]),
+            }
+        )
+
+
+def _check_rows(rows: tuple[int, ...], what: str, cache: str) -> None:
+    for row in rows:
+        if whole(row, what) < 0:
+            raise PlanError(f"{what} {row} is negative; expected zero or more", cache=cache)
+    if len(set(rows)) != len(rows):
+        twice = sorted(row for row in set(rows) if rows.count(row) > 1)
+        raise PlanError(f"{what} {twice[0]} is listed twice; each row belongs to one consumer", cache=cache)
