@@ -1,7 +1,7 @@
 """cachecore: the KV-cache engine as a plugin-based hardware-abstraction framework.
 
-Bottom up: ``errors``; ``dtypes``, ``device``, ``blocks``, ``meaning``; ``schema`` (what operators ask
-for); ``layout``, ``layout_kinds``, ``policy`` (where bytes go); ``plan``, ``collect``, ``kv``;
+Bottom up: ``errors``; ``dtypes``, ``device``, ``blocks``, ``meaning``; ``payload``, ``schema`` (what
+operators ask for); ``layout``, ``layout_kinds``, ``policy`` (where bytes go); ``plan``, ``collect``, ``kv``;
 ``sizing``, ``backend`` (contracts with plugins); ``hookspecs``, ``registry``, ``view``, ``transfer``;
 ``engine``, ``reference``; ``build``; ``cli``. No array library is imported by any of them.
 """
@@ -48,6 +48,7 @@ from cachecore.hookspecs import hookimpl
 from cachecore.kv import KvCacheConfig, kv_specs
 from cachecore.layout import CacheLayout, CacheSlice, PoolSpec
 from cachecore.meaning import HeadShard, Plane
+from cachecore.payload import CacheDesc, CachePayload
 from cachecore.plan import BlockCachePlan, CachePlanSet, GroupSpec, plan_from_specs
 from cachecore.policy import KvStorage, LayoutHints, LayoutPolicy, StandardLayoutPolicy
 from cachecore.reference import ByteBackend
@@ -57,7 +58,6 @@ from cachecore.schema import (
     BlockCacheGeometry,
     BlockCacheRequest,
     BlockCacheRequestContext,
-    CacheDesc,
     CacheTensorSpec,
     LayerRowMap,
     StateCacheRequest,
@@ -67,6 +67,9 @@ from cachecore.view import NamedCacheView
 
 __all__ = [
     "API_VERSION",
+    "COMPLETED",
+    "HOST",
+    "PINNED_HOST",
     "AllocationError",
     "BackendInfo",
     "BlockCacheBinding",
@@ -81,7 +84,6 @@ __all__ = [
     "BlockPairs",
     "BlockPairsError",
     "ByteBackend",
-    "COMPLETED",
     "CacheAllocation",
     "CacheBackend",
     "CacheCoreError",
@@ -89,6 +91,7 @@ __all__ = [
     "CacheEngine",
     "CacheLayout",
     "CacheLookupError",
+    "CachePayload",
     "CachePlanSet",
     "CacheSlice",
     "CacheTensorSpec",
@@ -101,7 +104,6 @@ __all__ = [
     "EngineStateError",
     "EngineStats",
     "GroupSpec",
-    "HOST",
     "HeadShard",
     "KvCacheConfig",
     "KvStorage",
@@ -113,7 +115,6 @@ __all__ = [
     "MigrationError",
     "NamedCacheView",
     "NoBackendError",
-    "PINNED_HOST",
     "PlanError",
     "Plane",
     "PluginError",

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cachecore.errors import LayoutError
+from cachecore.layout_proof import prove_layout
 from cachecore.meaning import positive, whole
 from cachecore.schema import CacheTensorSpec
 
@@ -155,92 +156,7 @@ class CacheLayout:
         LayoutError
             Naming the cache, the row and the pool at fault.
         """
-        if len(self.slices) != len(specs):
-            raise LayoutError(f"layout {self.kind!r} places {len(self.slices)} specs, but there are {len(specs)}")
-        taken: dict[tuple[int, int], list[tuple[int, int, int, int]]] = {}
-        for index, (spec, rows) in enumerate(zip(specs, self.slices, strict=True)):
-            if len(rows) != spec.num_rows:
-                raise LayoutError(
-                    f"layout {self.kind!r} places {len(rows)} rows of cache {spec.name!r}, which has {spec.num_rows}; "
-                    "every row must be placed exactly once",
-                    cache=spec.name,
-                )
-            self._check_rows(index, spec, rows, taken, host)
-        for (pool, _), intervals in taken.items():
-            self._check_apart(pool, intervals, specs)
-        for number, pool_spec in enumerate(self.pools):
-            if pool_spec.inner % pool_spec.stride_multiple:
-                raise LayoutError(
-                    f"pool {number} of layout {self.kind!r}: entries are {pool_spec.inner} bytes apart, "
-                    f"which is no multiple of the claimed {pool_spec.stride_multiple}",
-                    pool=number,
-                )
-
-    def _check_rows(
-        self,
-        index: int,
-        spec: CacheTensorSpec,
-        rows: Sequence[CacheSlice],
-        taken: dict[tuple[int, int], list[tuple[int, int, int, int]]],
-        host: bool,
-    ) -> None:
-        nbytes = spec.page_nbytes * self.pages_per_entry
-        itemsize = spec.desc.itemsize
-        first_in_entry: dict[tuple[int, int], int] = {}
-        for row, (pool, outer, offset, length) in enumerate(rows):
-            if not (0 <= pool < len(self.pools) and 0 <= outer < self.pools[pool].outer):
-                raise self._fault(spec, row, f"lies in pool {pool}, outer {outer}, which does not exist")
-            if length != nbytes:
-                raise self._fault(spec, row, f"is given {length} bytes an entry, but needs {nbytes}")
-            target = self.pools[pool]
-            if offset < 0 or offset + length > target.inner:
-                raise self._fault(
-                    spec, row, f"takes bytes {offset} to {offset + length} of pool {pool}'s {target.inner} an entry"
-                )
-            if not length:
-                continue
-            if offset % itemsize or target.inner % itemsize or target.base_alignment % itemsize:
-                raise self._fault(
-                    spec,
-                    row,
-                    f"starts at byte {offset} of entries {target.inner} bytes apart (base alignment "
-                    f"{target.base_alignment}); all must be multiples of the {itemsize} bytes of {spec.dtype}",
-                )
-            if spec.per_row_contiguous and not host and length != target.inner:
-                raise self._fault(spec, row, f"asked for a contiguous row, but entries are {target.inner} bytes apart")
-            taken.setdefault((pool, outer), []).append((offset, offset + length, index, row))
-            key = (pool, outer)
-            if offset <= first_in_entry.get(key, offset):
-                first_in_entry[key] = offset
-        for (pool, _), offset in first_in_entry.items():
-            target = self.pools[pool]
-            align = min(spec.alignment, target.alignment)
-            if offset % align or target.inner % align or target.base_alignment % align:
-                raise LayoutError(
-                    f"cache {spec.name!r} in pool {pool} of layout {self.kind!r}: byte {offset} of entries "
-                    f"{target.inner} bytes apart is not aligned to {align} as claimed",
-                    cache=spec.name,
-                    pool=pool,
-                )
-
-    def _fault(self, spec: CacheTensorSpec, row: int, what: str) -> LayoutError:
-        return LayoutError(
-            f"layout {self.kind!r}: row {row} (id {spec.row_ids[row]}) of cache {spec.name!r} {what}",
-            cache=spec.name,
-            row=row,
-        )
-
-    def _check_apart(
-        self, pool: int, intervals: list[tuple[int, int, int, int]], specs: Sequence[CacheTensorSpec]
-    ) -> None:
-        intervals.sort()
-        for (_, stop, index, row), (start, _, next_index, next_row) in zip(intervals, intervals[1:], strict=False):
-            if start < stop:
-                raise LayoutError(
-                    f"layout {self.kind!r}, pool {pool}: row {row} of cache {specs[index].name!r} ends at byte {stop}, "
-                    f"but row {next_row} of cache {specs[next_index].name!r} starts at byte {start}; rows must be apart",
-                    pool=pool,
-                )
+        prove_layout(self, specs, host=host)
 
     # -- JSON ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ nothing global is filled at import.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,58 +18,23 @@ import pluggy
 from cachecore import hookspecs
 from cachecore.backend import API_VERSION, BackendInfo, BlockCopyInfo
 from cachecore.device import DeviceSpec
-from cachecore.errors import NoBackendError, PluginError
+from cachecore.errors import PluginError
 from cachecore.hookspecs import ENTRY_POINT_GROUP
 from cachecore.probing import PROBE_LIMIT_S, probe_backend
+from cachecore.ranking import (
+    BackendRecord,
+    CopyRecord,
+    PluginFailure,
+    PluginRecord,
+    Selection,
+    claimed_twice,
+    is_named,
+    no_backend_error,
+    rank,
+)
 from cachecore.reference import BYTE_BACKEND, BYTE_COPY
 
-__all__ = ["BackendRecord", "CopyRecord", "PluginFailure", "PluginRecord", "PluginRegistry", "Selection"]
-
-_PIP_LINES = {"cpu": "cachecore-cpu", "cuda": "cachecore-cuda-triton", "npu": "cachecore-ascend-dlinfer"}
-
-
-@dataclass(frozen=True, slots=True)
-class PluginRecord:
-    """Where a plugin comes from."""
-
-    name: str
-    distribution: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class PluginFailure:
-    """A plugin that is not used, and why."""
-
-    plugin: PluginRecord
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class BackendRecord:
-    """A backend and the plugin that announced it."""
-
-    info: BackendInfo
-    plugin: PluginRecord
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRecord:
-    """A copy primitive and the plugin that announced it."""
-
-    info: BlockCopyInfo
-    plugin: PluginRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Which backend serves a device, and why each other one does not."""
-
-    device: DeviceSpec
-    chosen: BackendRecord
-    reason: str
-    candidates: tuple[BackendRecord, ...]
-    rejected: tuple[tuple[BackendRecord, str], ...]
+__all__ = ["PluginRegistry"]
 
 
 def _core_record() -> PluginRecord:
@@ -207,11 +172,11 @@ class PluginRegistry:
         """
         spec = DeviceSpec.parse(device)
         forced = backend or self.environ.get("CACHECORE_BACKEND") or None
-        refused = self._same_names()
+        refused = claimed_twice(self.backends)
         candidates: list[BackendRecord] = []
         rejected: list[tuple[BackendRecord, str]] = []
-        for record in sorted(self.backends, key=_rank):
-            if forced and not _is_named(record, forced):
+        for record in sorted(self.backends, key=rank):
+            if forced and not is_named(record, forced):
                 rejected.append((record, f"backend {forced!r} is forced"))
                 continue
             reason = None if forced and "@" in forced else refused.get(record.info.name)
@@ -221,7 +186,7 @@ class PluginRegistry:
             else:
                 rejected.append((record, reason))
         if not candidates:
-            raise self._no_backend(spec, forced, rejected)
+            raise no_backend_error(spec, forced, rejected, self.backends, [*self.failures, *self.skipped])
         chosen, why = self._winner(spec, candidates, forced)
         rejected.extend(
             (record, f"priority {record.info.priority}, {chosen.info.name!r} has {chosen.info.priority}")
@@ -264,15 +229,15 @@ class PluginRegistry:
         """
         spec = DeviceSpec.parse(device)
         forced = backend or self.environ.get("CACHECORE_BACKEND") or None
-        refused = self._same_names()
+        refused = claimed_twice(self.backends)
         claimants = [
             record
-            for record in sorted(self.backends, key=_rank)
-            if (_is_named(record, forced) if forced else record.info.name not in refused)
+            for record in sorted(self.backends, key=rank)
+            if (is_named(record, forced) if forced else record.info.name not in refused)
             and ("*" in record.info.device_types or spec.type in record.info.device_types)
         ]
         if not claimants:
-            raise self._no_backend(spec, forced, [])
+            raise no_backend_error(spec, forced, [], self.backends, [*self.failures, *self.skipped])
         policies = {(policy.name, policy.version) for policy in (record.info.load_policy() for record in claimants)}
         if len(policies) == 1 or forced:
             return claimants[0]
@@ -286,54 +251,8 @@ class PluginRegistry:
         infos = [record.info for record in self.copies if record.info.name not in deny]
         return tuple(sorted(infos, key=lambda info: (-info.priority, info.name)))
 
-    def _same_names(self) -> dict[str, str]:
-        owners: dict[str, list[str]] = {}
-        for record in self.backends:
-            owners.setdefault(record.info.name, []).append(record.plugin.distribution)
-        return {
-            name: f"name {name!r} is claimed by {' and '.join(dists)}; force one as name@distribution"
-            for name, dists in owners.items()
-            if len(dists) > 1
-        }
-
-    def _no_backend(
-        self, device: DeviceSpec, forced: str | None, rejected: Iterable[tuple[BackendRecord, str]]
-    ) -> NoBackendError:
-        reasons = [
-            f"{record.info.name} ({record.plugin.distribution}): {why}"
-            for record, why in rejected
-            if not (forced and not _is_named(record, forced))
-        ]
-        reasons += [
-            f"{failure.plugin.name} ({failure.plugin.distribution}): {failure.reason}" for failure in self.failures
-        ]
-        reasons += [
-            f"{failure.plugin.name} ({failure.plugin.distribution}): {failure.reason}" for failure in self.skipped
-        ]
-        told = "; ".join(reasons) or "no plugin is installed"
-        what = (
-            f"backend {forced!r}, which is forced, does not serve {device}" if forced else f"no backend serves {device}"
-        )
-        known = "" if not forced else f" Backends are {', '.join(record.info.name for record in self.backends)}."
-        line = _PIP_LINES.get(device.type, "cachecore-torch-default")
-        return NoBackendError(
-            f"{what}: {told}.{known} `python -m pip install {line}` installs one for {device.type}; "
-            "`cachecore backends` shows all",
-            device=str(device),
-            reasons=tuple(reasons),
-        )
-
     def _names(self, variable: str) -> frozenset[str]:
         return frozenset(name.strip() for name in self.environ.get(variable, "").split(",") if name.strip())
-
-
-def _rank(record: BackendRecord) -> tuple[int, str, str]:
-    return -record.info.priority, record.info.name, record.plugin.distribution
-
-
-def _is_named(record: BackendRecord, forced: str) -> bool:
-    name, _, distribution = forced.partition("@")
-    return record.info.name == name and distribution in ("", record.plugin.distribution)
 
 
 def _check_info(info: BackendInfo | BlockCopyInfo) -> None:
@@ -342,7 +261,7 @@ def _check_info(info: BackendInfo | BlockCopyInfo) -> None:
         raise PluginError(f"{kind} has name {info.name!r}; expected a non-empty string")
     if isinstance(info.api_version, bool) or not isinstance(info.api_version, int) or info.api_version != API_VERSION:
         raise PluginError(
-            f"{kind} {info.name!r} was written for plugin API {info.api_version!r}, but cachecore speaks {API_VERSION}; "
+            f"{kind} {info.name!r} speaks plugin API {info.api_version!r}, this cachecore {API_VERSION}; "
             "install matching releases of both"
         )
     if isinstance(info.priority, bool) or not isinstance(info.priority, int):

@@ -2,76 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from cachecore.dtypes import ITEMSIZE, dtype_name
 from cachecore.errors import CacheLookupError, PlanError
-from cachecore.meaning import REPLICATED, HeadShard, Plane, check_axes, positive, whole
+from cachecore.meaning import HeadShard, Plane, positive, whole
+from cachecore.payload import CachePayload
 
 __all__ = [
     "BlockCacheBinding",
     "BlockCacheGeometry",
     "BlockCacheRequest",
     "BlockCacheRequestContext",
-    "CacheDesc",
     "CacheTensorSpec",
     "LayerRowMap",
     "StateCacheRequest",
 ]
-
-
-@dataclass(frozen=True, slots=True)
-class CacheDesc:
-    """The payload of one row in one entry: ``shape`` excludes the row and the entry axis.
-
-    ``alignment`` (bytes, a power of two, a multiple of the item size) holds for the spec's first row
-    in an entry of an aligned layout; ``page_stride_multiple`` for the distance between entries.
-    """
-
-    shape: tuple[int, ...]
-    dtype: str
-    alignment: int = 256
-    page_stride_multiple: int = 1
-    nbytes: int = field(init=False, compare=False)
-    aligned_nbytes: int = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        put = object.__setattr__
-        if isinstance(self.shape, (str, bytes)) or not isinstance(self.shape, Iterable):
-            raise TypeError(f"shape must be a sequence of integers, not {self.shape!r}")
-        shape = tuple(whole(extent, "a dimension") for extent in self.shape)
-        dtype = dtype_name(self.dtype)
-        itemsize = ITEMSIZE[dtype]
-        count = 1
-        for extent in shape:
-            if extent < 0:
-                raise PlanError(f"shape {shape} has a negative dimension; expected zero or more", shape=shape)
-            count *= extent
-        alignment = whole(self.alignment, "alignment")
-        if alignment < 1 or alignment & (alignment - 1):
-            raise PlanError(
-                f"alignment is {alignment}; expected a positive power of two, in bytes", alignment=alignment
-            )
-        if alignment % itemsize:
-            raise PlanError(
-                f"alignment {alignment} does not suit {dtype}: it must be a multiple of its {itemsize} bytes",
-                alignment=alignment,
-                dtype=dtype,
-            )
-        put(self, "shape", shape)
-        put(self, "dtype", dtype)
-        put(self, "alignment", alignment)
-        put(self, "page_stride_multiple", positive(self.page_stride_multiple, "page_stride_multiple"))
-        put(self, "nbytes", count * itemsize)
-        put(self, "aligned_nbytes", -(-count * itemsize // alignment) * alignment)
-
-    @property
-    def itemsize(self) -> int:
-        """Bytes per element."""
-        return ITEMSIZE[self.dtype]
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,100 +78,7 @@ class BlockCacheRequestContext:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Payload:
-    """The fields that a request and a tensor spec share: one payload and its meaning."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
-    alignment: int = 256
-    page_stride_multiple: int = 1
-    per_row_contiguous: bool = False
-    axes: tuple[str, ...] = ()
-    tokens_per_entry: int = 1
-    shard: HeadShard = REPLICATED
-    format: str = "plain"
-    planes: tuple[Plane, ...] = ()
-    desc: CacheDesc = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        put = object.__setattr__
-        if not isinstance(self.name, str) or not self.name:
-            raise PlanError(f"cache name is {self.name!r}; expected a non-empty string", cache=self.name)
-        owner = f"cache {self.name!r}"
-        try:
-            desc = CacheDesc(self.shape, self.dtype, self.alignment, self.page_stride_multiple)
-        except PlanError as error:
-            raise PlanError(f"{owner}: {error}", cache=self.name) from error
-        except TypeError as error:
-            raise TypeError(f"{owner}: {error}") from error
-        if not isinstance(self.per_row_contiguous, bool):
-            raise TypeError(f"{owner}: per_row_contiguous must be a bool, not {self.per_row_contiguous!r}")
-        if not isinstance(self.format, str) or not self.format:
-            raise PlanError(f"{owner}: format is {self.format!r}; expected a non-empty string")
-        if not isinstance(self.shard, HeadShard):
-            raise TypeError(f"{owner}: shard must be a HeadShard, not {self.shard!r}")
-        planes = tuple(self.planes)
-        put(self, "desc", desc)
-        put(self, "shape", desc.shape)
-        put(self, "dtype", desc.dtype)
-        put(self, "alignment", desc.alignment)
-        put(self, "page_stride_multiple", desc.page_stride_multiple)
-        put(self, "axes", check_axes(self.axes, desc.shape, owner))
-        put(self, "tokens_per_entry", positive(self.tokens_per_entry, f"{owner}: tokens_per_entry"))
-        put(self, "planes", planes)
-        if planes:
-            self._check_planes(owner)
-
-    def _check_planes(self, owner: str) -> None:
-        if "token" not in self.axes:
-            raise PlanError(f"{owner}: planes need a token axis; label one of the axes {self.axes} 'token'")
-        tokens = self.shape[self.axes.index("token")]
-        total = sum(plane.token_nbytes for plane in self.planes) * tokens
-        if total != self.desc.nbytes:
-            raise PlanError(
-                f"{owner}: the planes hold {total} bytes for {tokens} tokens, but shape {self.shape} of "
-                f"{self.dtype} is {self.desc.nbytes} bytes; every byte of a page belongs to one plane",
-                cache=self.name,
-            )
-
-    def contract(self) -> tuple[object, ...]:
-        """Everything that must agree for two rows to stand in one tensor."""
-        return (
-            self.shape,
-            self.dtype,
-            self.alignment,
-            self.page_stride_multiple,
-            self.per_row_contiguous,
-            self.axes,
-            self.tokens_per_entry,
-            self.shard,
-            self.format,
-            self.planes,
-        )
-
-    def payload(self) -> dict[str, Any]:
-        """The shared fields, as keyword arguments."""
-        return {name: getattr(self, name) for name in PAYLOAD_FIELDS}
-
-
-PAYLOAD_FIELDS = (
-    "name",
-    "shape",
-    "dtype",
-    "alignment",
-    "page_stride_multiple",
-    "per_row_contiguous",
-    "axes",
-    "tokens_per_entry",
-    "shard",
-    "format",
-    "planes",
-)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockCacheRequest(_Payload):
+class BlockCacheRequest(CachePayload):
     """What one operator needs in every kernel page: a payload, its meaning, and its group.
 
     ``shape`` is per kernel page. ``layer`` is the global layer id; rows of operators without one
@@ -236,7 +91,7 @@ class BlockCacheRequest(_Payload):
     shared_with: int | None = None
 
     def __post_init__(self) -> None:
-        _Payload.__post_init__(self)
+        CachePayload.__post_init__(self)
         if not isinstance(self.group, str) or not self.group:
             raise PlanError(f"cache {self.name!r}: group is {self.group!r}; expected a non-empty string")
         for name in ("layer", "shared_with"):
@@ -259,7 +114,7 @@ class BlockCacheBinding:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StateCacheRequest(_Payload):
+class StateCacheRequest(CachePayload):
     """One state tensor: a payload per slot, with one row for each of ``layers``.
 
     Without ``layers`` the state has a single row and is found by name alone.
@@ -269,7 +124,7 @@ class StateCacheRequest(_Payload):
     layers: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        _Payload.__post_init__(self)
+        CachePayload.__post_init__(self)
         if self.layers is not None:
             object.__setattr__(self, "layers", LayerRowMap(self.layers).layers)
 
@@ -309,7 +164,7 @@ class LayerRowMap:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CacheTensorSpec(_Payload):
+class CacheTensorSpec(CachePayload):
     """One logical tensor of a group: a payload, its meaning, and which rows it holds.
 
     ``row_ids`` gives each row's global layer or consumer id. With ``consumer_rows`` the rows are
@@ -320,7 +175,7 @@ class CacheTensorSpec(_Payload):
     consumer_rows: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        _Payload.__post_init__(self)
+        CachePayload.__post_init__(self)
         owner = f"cache {self.name!r}"
         row_ids = tuple(self.row_ids)
         object.__setattr__(self, "row_ids", row_ids)

@@ -1,0 +1,106 @@
+"""Records with their origin, their order, and the words for why none serves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from cachecore.backend import BackendInfo, BlockCopyInfo
+from cachecore.device import DeviceSpec
+from cachecore.errors import NoBackendError
+
+__all__ = ["BackendRecord", "CopyRecord", "PluginFailure", "PluginRecord", "Selection"]
+
+_PIP_LINES = {"cpu": "cachecore-cpu", "cuda": "cachecore-cuda-triton", "npu": "cachecore-ascend-dlinfer"}
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRecord:
+    """Where a plugin comes from."""
+
+    name: str
+    distribution: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PluginFailure:
+    """A plugin that is not used, and why."""
+
+    plugin: PluginRecord
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRecord:
+    """A backend and the plugin that announced it."""
+
+    info: BackendInfo
+    plugin: PluginRecord
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord:
+    """A copy primitive and the plugin that announced it."""
+
+    info: BlockCopyInfo
+    plugin: PluginRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which backend serves a device, and why each other one does not."""
+
+    device: DeviceSpec
+    chosen: BackendRecord
+    reason: str
+    candidates: tuple[BackendRecord, ...]
+    rejected: tuple[tuple[BackendRecord, str], ...]
+
+
+def rank(record: BackendRecord) -> tuple[int, str, str]:
+    """Sort key: best priority first, then by name, so that entry-point order never decides."""
+    return -record.info.priority, record.info.name, record.plugin.distribution
+
+
+def is_named(record: BackendRecord, forced: str) -> bool:
+    """Whether ``forced`` (``name`` or ``name@distribution``) means this record."""
+    name, _, distribution = forced.partition("@")
+    return record.info.name == name and distribution in ("", record.plugin.distribution)
+
+
+def claimed_twice(backends: Iterable[BackendRecord]) -> dict[str, str]:
+    """Backend names that two distributions claim, with the reason why neither is used."""
+    owners: dict[str, list[str]] = {}
+    for record in backends:
+        owners.setdefault(record.info.name, []).append(record.plugin.distribution)
+    return {
+        name: f"name {name!r} is claimed by {' and '.join(dists)}; force one as name@distribution"
+        for name, dists in owners.items()
+        if len(dists) > 1
+    }
+
+
+def no_backend_error(
+    device: DeviceSpec,
+    forced: str | None,
+    rejected: Iterable[tuple[BackendRecord, str]],
+    backends: Sequence[BackendRecord],
+    unused: Iterable[PluginFailure],
+) -> NoBackendError:
+    """Every reason why nothing serves, and the pip line that would help."""
+    reasons = [
+        f"{record.info.name} ({record.plugin.distribution}): {why}"
+        for record, why in rejected
+        if not (forced and not is_named(record, forced))
+    ]
+    reasons += [f"{failure.plugin.name} ({failure.plugin.distribution}): {failure.reason}" for failure in unused]
+    what = f"backend {forced!r}, which is forced, does not serve {device}" if forced else f"no backend serves {device}"
+    known = f" Backends are {', '.join(record.info.name for record in backends)}." if forced else ""
+    line = _PIP_LINES.get(device.type, "cachecore-torch-default")
+    return NoBackendError(
+        f"{what}: {'; '.join(reasons) or 'no plugin is installed'}.{known} `python -m pip install {line}` installs "
+        f"one for {device.type}; `cachecore backends` shows all",
+        device=str(device),
+        reasons=tuple(reasons),
+    )
