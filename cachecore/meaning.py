@@ -21,6 +21,8 @@ AXES = ("token", "head", "other")
 
 def whole(value: SupportsIndex, what: str) -> int:
     """Return ``value`` as an int through the index protocol; booleans and floats are a TypeError."""
+    if type(value) is int:
+        return value
     if isinstance(value, bool):
         raise TypeError(f"{what} must be an integer, not {value!r}")
     try:
