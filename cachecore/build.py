@@ -68,7 +68,7 @@ def build_block_cache_plan(
                 f"backend {record.info.name!r}: load_policy() returned {policy!r}, which is no LayoutPolicy"
             )
     known = {config.group for config in configs} | {"full"}
-    geometries = {name: geometry for name in sorted(known)} | {name: group.geometry for name, group in declared.items()}
+    geometries = dict.fromkeys(sorted(known), geometry) | {name: group.geometry for name, group in declared.items()}
     collected = collect(modules, BlockCacheRequestContext(geometries))
     specs = _specs_by_group(configs, collected, geometries, geometry, policy)
     unused = sorted(set(declared) - set(specs))
