@@ -12,7 +12,7 @@ from cachecore.device import DeviceSpec
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import CacheLookupError, EngineStateError, PlanError
 from cachecore.plan import CachePlanSet
-from cachecore.sizing import check_fit, counts_for
+from cachecore.sizing import check_fit, counts_for, reserved_nbytes
 from cachecore.stats import EngineStats
 from cachecore.view import NamedCacheView
 
@@ -57,10 +57,7 @@ class CacheEngine(Generic[A]):
             reason = backend.serves_layout(plan.layout, plan.policy, plan.policy_version)
             if reason is not None:
                 raise PlanError(f"group {plan.name!r}: {reason}; plan again for this backend", group=plan.name)
-        host = DeviceSpec("cpu")
-        check_fit(plans, num_blocks, backend.memory(self.device).free_nbytes, str(self.device))
-        if any(num_host_blocks.values()):
-            check_fit(plans, num_host_blocks, backend.memory(host).free_nbytes, "the host", host=True)
+        self._check_memory(num_blocks, num_host_blocks)
         self._groups: dict[str, EngineGroup[A]] = {}
         try:
             for plan in plans:
@@ -166,6 +163,16 @@ class CacheEngine(Generic[A]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_memory(self, num_blocks: Mapping[str, int], num_host_blocks: Mapping[str, int]) -> None:
+        """Refuse what cannot fit before anything is taken; on a CPU both tiers share one memory."""
+        check_fit(self.plans, num_blocks, self._backend.memory(self.device).free_nbytes, str(self.device))
+        if any(num_host_blocks.values()):
+            host = DeviceSpec("cpu")
+            free = self._backend.memory(host).free_nbytes
+            if self.device.type == host.type:
+                free -= reserved_nbytes(self.plans, num_blocks)
+            check_fit(self.plans, num_host_blocks, free, "the host", host=True)
 
     def _check_open(self) -> None:
         if self._closed is not None:

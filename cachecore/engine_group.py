@@ -131,13 +131,15 @@ class EngineGroup(Generic[A]):
 
     def free(self) -> None:
         """Wait for transfers, then give all memory back."""
-        for work in set(self._in_flight.values()):
-            work.synchronize()
-        self._in_flight.clear()
-        self._resolved.clear()
-        if self.host is not None:
-            self._backend.free(self.host)
-        self._backend.free(self.device)
+        try:
+            for work in {id(work): work for work in self._in_flight.values()}.values():
+                work.synchronize()
+        finally:  # a failed transfer must not keep the memory
+            self._in_flight.clear()
+            self._resolved.clear()
+            if self.host is not None:
+                self._backend.free(self.host)
+            self._backend.free(self.device)
 
     def stats(self) -> GroupStats:
         """A snapshot."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from cachecore.backend import BackendInfo
 from cachecore.device import DeviceSpec
 
-__all__ = ["PROBE_LIMIT_S", "probe_backend"]
+__all__ = ["PROBE_LIMIT_S", "answer_within", "probe_backend"]
 
 PROBE_LIMIT_S = 5.0
 """A probe that has not answered by then is excluded and named."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cachecore.backend import (
@@ -21,6 +22,7 @@ from cachecore.blocks import BlockPairs
 from cachecore.errors import PluginError
 from cachecore.layout import CacheLayout
 from cachecore.plan import BlockCachePlan
+from cachecore.probing import PROBE_LIMIT_S, answer_within
 
 __all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "resolve_copy"]
 
@@ -143,7 +145,8 @@ def resolve_copy(
     Raises
     ------
     PluginError
-        When two records of one priority serve: nothing says which is meant.
+        When two records of one priority serve (nothing says which is meant), or none does and the
+        backend's memory is not byte-addressable.
     """
     pages = plan.geometry.pages_per_block
     (src_backend, source), (dst_backend, target) = src, dst
@@ -162,7 +165,7 @@ def resolve_copy(
     for record in sorted(records, key=lambda record: (-record.priority, record.name)):
         if serving and record.priority < serving[0].priority:
             break
-        reason = record.probe(*sides)
+        reason = answer_within(partial(record.probe, *sides), PROBE_LIMIT_S)
         if reason is None:
             serving.append(record)
         else:
@@ -174,6 +177,14 @@ def resolve_copy(
             f"{serving[0].priority}; disable one with CACHECORE_DISABLE_COPIES"
         )
     if not serving:
+        for backend in (src_backend, dst_backend):
+            reason = backend.capabilities().get("byte_addressable")
+            if reason is not None:
+                told = "; ".join(f"{name}: {why}" for name, why in passed_over) or "none is installed"
+                raise PluginError(
+                    f"no block copy serves {sides[0].memory_kind} to {sides[1].memory_kind} ({told}), and backend "
+                    f"{backend.name!r} cannot be copied byte by byte: {reason}"
+                )
         return ResolvedCopy(ByteCopy(context), "bytes", context.block_nbytes, tuple(passed_over), fallback=True)
     record = serving[0]
     copy = record.build(context)
