@@ -1,0 +1,26 @@
+"""Implements a hook that does not exist: `backend` for `backends`."""
+
+from __future__ import annotations
+
+from cachecore import BackendInfo, ByteBackend, DeviceSpec, StandardLayoutPolicy, hookimpl
+
+
+def load_policy() -> StandardLayoutPolicy:
+    """Never reached by a registry that refuses this plugin."""
+    return StandardLayoutPolicy()
+
+
+def load() -> ByteBackend:
+    """Never reached by a registry that refuses this plugin."""
+    return ByteBackend(load_policy())
+
+
+def probe(device: DeviceSpec) -> str | None:
+    """Serves."""
+    return None
+
+
+@hookimpl
+def cachecore_register_backend() -> list[BackendInfo]:
+    """One backend for the null device."""
+    return [BackendInfo("misspelt", ("null",), 50, probe, load_policy, load)]

@@ -1,0 +1,26 @@
+"""A probe that raises instead of giving its reason."""
+
+from __future__ import annotations
+
+from cachecore import BackendInfo, ByteBackend, DeviceSpec, StandardLayoutPolicy, hookimpl
+
+
+def load_policy() -> StandardLayoutPolicy:
+    """Never reached by a registry that refuses this plugin."""
+    return StandardLayoutPolicy()
+
+
+def load() -> ByteBackend:
+    """Never reached by a registry that refuses this plugin."""
+    return ByteBackend(load_policy())
+
+
+def probe(device: DeviceSpec) -> str | None:
+    """Raises what a driver's loader raises."""
+    raise OSError(f"libvendor.so: cannot open shared object file (probing {device})")
+
+
+@hookimpl
+def cachecore_register_backends() -> list[BackendInfo]:
+    """One backend for the null device."""
+    return [BackendInfo("probe-raises", ("null",), 50, probe, load_policy, load)]
