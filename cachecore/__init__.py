@@ -49,7 +49,8 @@ from cachecore.kv import KvCacheConfig, kv_specs
 from cachecore.layout import CacheLayout, CacheSlice, PoolSpec
 from cachecore.meaning import HeadShard, Plane
 from cachecore.payload import CacheDesc, CachePayload
-from cachecore.plan import BlockCachePlan, CachePlanSet, GroupSpec, plan_from_specs
+from cachecore.plan import BlockCachePlan, GroupSpec, plan_from_specs
+from cachecore.plan_set import CachePlanSet
 from cachecore.policy import KvStorage, LayoutHints, LayoutPolicy, StandardLayoutPolicy
 from cachecore.reference import ByteBackend
 from cachecore.registry import PluginRegistry
@@ -62,6 +63,8 @@ from cachecore.schema import (
     LayerRowMap,
     StateCacheRequest,
 )
+from cachecore.state import StateCacheEngine
+from cachecore.state_plan import StateCachePlan, plan_from_states
 from cachecore.stats import EngineStats
 from cachecore.view import NamedCacheView
 
@@ -122,6 +125,8 @@ __all__ = [
     "PoolSpec",
     "Region",
     "StandardLayoutPolicy",
+    "StateCacheEngine",
+    "StateCachePlan",
     "StateCacheRequest",
     "build_block_cache_plan",
     "collect",
@@ -130,5 +135,6 @@ __all__ = [
     "kv_specs",
     "open_engine",
     "plan_from_specs",
+    "plan_from_states",
     "sizing",
 ]

@@ -11,10 +11,12 @@ from cachecore.collect import CollectedCaches, collect
 from cachecore.engine import CacheEngine
 from cachecore.errors import PlanError, PluginError
 from cachecore.kv import KvCacheConfig, kv_specs
-from cachecore.plan import CachePlanSet, GroupSpec, plan_from_specs
+from cachecore.plan import GroupSpec, plan_from_specs
+from cachecore.plan_set import CachePlanSet
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.registry import PluginRegistry
-from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec
+from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec, StateCacheRequest
+from cachecore.state_plan import plan_from_states
 
 __all__ = ["build_block_cache_plan", "default_registry", "open_engine"]
 
@@ -33,6 +35,7 @@ def build_block_cache_plan(
     geometry: BlockCacheGeometry,
     device: object,
     kv: KvCacheConfig | Sequence[KvCacheConfig] = (),
+    states: Sequence[StateCacheRequest] = (),
     groups: Sequence[GroupSpec] = (),
     backend: str | None = None,
     policy: LayoutPolicy | None = None,
@@ -43,6 +46,7 @@ def build_block_cache_plan(
 
     No device is touched, so a laptop plans for a GPU. ``groups`` names groups with a geometry or a
     window of their own; any other group takes ``geometry``. Standard K/V comes first in its group.
+    ``states`` become state groups beside the block groups.
     Bindings are handed out last and all or none.
 
     Raises
@@ -71,6 +75,8 @@ def build_block_cache_plan(
     geometries = dict.fromkeys(sorted(known), geometry) | {name: group.geometry for name, group in declared.items()}
     collected = collect(modules, BlockCacheRequestContext(geometries))
     specs = _specs_by_group(configs, collected, geometries, geometry, policy)
+    if not specs and not states:
+        raise PlanError("nothing asks for a cache: no module has requests, and no kv= or states= was given")
     unused = sorted(set(declared) - set(specs))
     if unused:
         raise PlanError(f"group {unused[0]!r} is declared, but no K/V config and no operator asks for a cache in it")
@@ -85,7 +91,11 @@ def build_block_cache_plan(
         )
         for name, listed in specs.items()
     )
-    plan_set = CachePlanSet(plans, str(device), policy.name if record is None else record.info.name)
+    plan_set = CachePlanSet(
+        (*plans, *plan_from_states(states, policy, hints=hints)),
+        str(device),
+        policy.name if record is None else record.info.name,
+    )
     collected.bind()
     return plan_set
 
@@ -129,6 +139,4 @@ def _specs_by_group(
         specs.setdefault(config.group, []).extend(kv_specs(config, geometries.get(config.group, default), policy))
     for group, listed in collected.specs.items():
         specs.setdefault(group, []).extend(listed)
-    if not specs:
-        raise PlanError("nothing asks for a cache: no module has requests and no kv= was given")
     return specs

@@ -1,32 +1,30 @@
-"""The run-time lifecycle: views, copies, swaps, stats and close, over all groups of a model."""
+"""The run-time lifecycle of a model's caches: views, copies, swaps, stats and close."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import Any, Generic, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 from cachecore.backend import BlockCopyInfo, CacheBackend, Completion
 from cachecore.blocks import PairsLike
 from cachecore.device import DeviceSpec
-from cachecore.engine_group import EngineGroup
-from cachecore.errors import CacheLookupError, EngineStateError, PlanError
-from cachecore.plan import CachePlanSet
-from cachecore.sizing import check_fit, counts_for, reserved_nbytes
-from cachecore.stats import EngineStats
+from cachecore.engine_core import Counts, GroupEngine, open_groups
+from cachecore.errors import CacheLookupError
+from cachecore.plan_set import CachePlanSet
+from cachecore.state import StateCacheEngine
 from cachecore.view import NamedCacheView
 
 __all__ = ["CacheEngine"]
 
 A = TypeVar("A")
-Counts = int | Mapping[str, int]
 
 
-class CacheEngine(Generic[A]):
+class CacheEngine(GroupEngine[A]):
     """Owns one allocation a group and tier, and moves blocks between them.
 
     Gets the results of plugin discovery and never sees a registry; :func:`cachecore.open_engine`
-    finds them. ``counts`` and ``host_counts`` are blocks per group, or one number for a single group.
+    finds them. ``counts`` and ``host_counts`` are blocks (slots, for state groups) per group, or one
+    number for a single group. State groups of the plan set are served by :attr:`states`.
 
     Raises
     ------
@@ -46,42 +44,31 @@ class CacheEngine(Generic[A]):
         device: object | None = None,
         host_counts: Counts = 0,
     ) -> None:
-        self.plans = plans
-        self.device = DeviceSpec.parse(plans.device if device is None else device)
-        self.generation = 1
-        self._backend = backend
-        self._closed: str | None = None
-        num_blocks = counts_for(plans, counts, "counts")
-        num_host_blocks = counts_for(plans, host_counts, "host_counts")
-        for plan in plans:
-            reason = backend.serves_layout(plan.layout, plan.policy, plan.policy_version)
-            if reason is not None:
-                raise PlanError(f"group {plan.name!r}: {reason}; plan again for this backend", group=plan.name)
-        self._check_memory(num_blocks, num_host_blocks)
-        self._groups: dict[str, EngineGroup[A]] = {}
+        target = DeviceSpec.parse(plans.device if device is None else device)
+        groups = open_groups(plans, counts, host_counts, backend=backend, copies=copies, device=target)
+        blocks = {plan.name: groups[plan.name] for plan in plans.blocks}
+        slots = {plan.name: groups[plan.name] for plan in plans.states}
         try:
-            for plan in plans:
-                self._groups[plan.name] = EngineGroup(
-                    plan,
-                    num_blocks[plan.name],
-                    num_host_blocks[plan.name],
-                    backend=backend,
-                    copies=copies,
-                    device=self.device,
-                )
-            views = [views for group in self._groups.values() for views in group.views()]
-            self.block_caches: NamedCacheView[A] = NamedCacheView(views)
+            super().__init__(plans, blocks, backend, target)
+            self._states = StateCacheEngine.over(plans, slots, backend, target) if slots else None
         except BaseException:
-            for group in self._groups.values():
+            for group in groups.values():
                 group.free()
             raise
-        layers = sorted({layer for view in views if view.spec.consumer_rows is None for layer in view.spec.row_ids})
-        by_layer: dict[int, list[A]] = {layer: [] for layer in layers}
-        for view in views:
-            if view.spec.consumer_rows is None:
-                for layer, row in zip(view.spec.row_ids, view.rows, strict=True):
-                    by_layer[layer].append(row)
-        self._layer_caches: tuple[tuple[A, ...], ...] = tuple(tuple(by_layer[layer]) for layer in layers)
+        self._layer_caches = self._by_layer()
+
+    @property
+    def states(self) -> StateCacheEngine[A]:
+        """The engine of the plan set's state groups."""
+        self._check_open()
+        if self._states is None:
+            raise CacheLookupError("this plan set has no state groups; plan with states= to get some")
+        return self._states
+
+    @property
+    def block_caches(self) -> NamedCacheView[A]:
+        """Every block cache by name; ``row()`` is what an operator uses."""
+        return self._named
 
     @property
     def layer_caches(self) -> tuple[tuple[A, ...], ...]:
@@ -117,76 +104,19 @@ class CacheEngine(Generic[A]):
         """Host blocks that a transfer still touches; do not reuse them."""
         return self._group(group).host_blocks_in_flight()
 
-    def allocation(self, *, group: str | None = None, host: bool = False) -> Any:
-        """The allocation of one tier, for transfers and tests; None when there is no host tier."""
-        found = self._group(group)
-        return found.host if host else found.device
-
-    @property
-    def backend(self) -> CacheBackend[A]:
-        """The backend that owns the memory."""
-        return self._backend
-
-    def stats(self) -> EngineStats:
-        """Bytes held, ways taken, and the reason each time a slower way was."""
-        self._check_open()
-        groups = tuple(group.stats() for group in self._groups.values())
-        slow = [(group.group, copy) for group in groups for copy in group.copies if copy.fallback]
-        return EngineStats(
-            self._backend.name,
-            str(self.device),
-            groups,
-            sum(copy.num_calls for _, copy in slow),
-            tuple(
-                f"group {name!r}, {copy.direction}: no block copy serves it ("
-                + ("; ".join(f"{record}: {why}" for record, why in copy.passed_over) or "none is installed")
-                + ")"
-                for name, copy in slow
-            ),
-        )
-
     def close(self) -> None:
-        """Wait for transfers and give all memory back. Twice is once; views handed out are invalid."""
-        if self._closed is not None:
-            return
-        self._closed = "this engine is closed; open another with open_engine()"
-        self.generation += 1
-        self.block_caches.close(self._closed)
+        """Wait for transfers and give all memory back, states included. Twice is once."""
         self._layer_caches = ()
-        for group in self._groups.values():
-            group.free()
-
-    def __enter__(self) -> CacheEngine[A]:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def _check_memory(self, num_blocks: Mapping[str, int], num_host_blocks: Mapping[str, int]) -> None:
-        """Refuse what cannot fit before anything is taken; on a CPU both tiers share one memory."""
-        check_fit(self.plans, num_blocks, self._backend.memory(self.device).free_nbytes, str(self.device))
-        if any(num_host_blocks.values()):
-            host = DeviceSpec("cpu")
-            free = self._backend.memory(host).free_nbytes
-            if self.device.type == host.type:
-                free -= reserved_nbytes(self.plans, num_blocks)
-            check_fit(self.plans, num_host_blocks, free, "the host", host=True)
-
-    def _check_open(self) -> None:
-        if self._closed is not None:
-            raise EngineStateError(self._closed)
-
-    def _group(self, name: str | None) -> EngineGroup[A]:
-        self._check_open()
-        if name is None:
-            if len(self._groups) > 1:
-                raise PlanError(f"this engine has groups {', '.join(self._groups)}; say which with group=")
-            return next(iter(self._groups.values()))
         try:
-            return self._groups[name]
-        except KeyError:
-            raise CacheLookupError(
-                f"group {name!r} does not exist; the groups are {', '.join(self._groups)}", group=name
-            ) from None
+            super().close()
+        finally:
+            if self._states is not None:
+                self._states.close()
+
+    def _by_layer(self) -> tuple[tuple[A, ...], ...]:
+        by_layer: dict[int, list[A]] = {}
+        for view in self._views:
+            if view.spec.consumer_rows is None:
+                for layer, row in zip(view.spec.row_ids, view.rows, strict=True):
+                    by_layer.setdefault(layer, []).append(row)
+        return tuple(tuple(by_layer[layer]) for layer in sorted(by_layer))

@@ -10,8 +10,8 @@ from cachecore.backend import COMPLETED, BlockCopyInfo, CacheAllocation, CacheBa
 from cachecore.blocks import BlockPairs, PairsLike
 from cachecore.device import DeviceSpec
 from cachecore.errors import BlockIndexError, EngineStateError
+from cachecore.group_plan import GroupPlan
 from cachecore.meaning import whole
-from cachecore.plan import BlockCachePlan
 from cachecore.stats import CopyStats, GroupStats
 from cachecore.transfer import ResolvedCopy, resolve_copy
 from cachecore.view import SpecViews
@@ -22,14 +22,14 @@ A = TypeVar("A")
 
 
 class EngineGroup(Generic[A]):
-    """Memory and movement of one :class:`~cachecore.plan.BlockCachePlan`.
+    """Memory and movement of one group: blocks or slots, as its plan says.
 
     Takes memory when made; whatever it took is freed when making it fails.
     """
 
     def __init__(
         self,
-        plan: BlockCachePlan,
+        plan: GroupPlan,
         num_blocks: int,
         num_host_blocks: int,
         *,
@@ -89,8 +89,8 @@ class EngineGroup(Generic[A]):
     def copy(self, pairs: PairsLike) -> Completion:
         """Copy blocks within the device allocation."""
         checked = BlockPairs.of(pairs)
-        checked.check_range(num_src=self.num_blocks, num_dst=self.num_blocks)
-        checked.check_disjoint()
+        checked.check_range(num_src=self.num_blocks, num_dst=self.num_blocks, what=self.plan.unit)
+        checked.check_disjoint(self.plan.unit)
         return self._run("copy", checked, ())
 
     def copy_on_device(self, ids: Any) -> None:
@@ -101,13 +101,13 @@ class EngineGroup(Generic[A]):
     def swap_out(self, pairs: PairsLike) -> Completion:
         """Device blocks to host blocks."""
         checked = self._swap_pairs(pairs)
-        checked.check_range(num_src=self.num_blocks, num_dst=self.num_host_blocks)
+        checked.check_range(num_src=self.num_blocks, num_dst=self.num_host_blocks, what=self.plan.unit)
         return self._swap("swap_out", checked, checked.dst)
 
     def swap_in(self, pairs: PairsLike) -> Completion:
         """Host blocks to device blocks."""
         checked = self._swap_pairs(pairs)
-        checked.check_range(num_src=self.num_host_blocks, num_dst=self.num_blocks)
+        checked.check_range(num_src=self.num_host_blocks, num_dst=self.num_blocks, what=self.plan.unit)
         return self._swap("swap_in", checked, checked.src)
 
     def host_blocks_in_flight(self) -> frozenset[int]:
@@ -117,11 +117,14 @@ class EngineGroup(Generic[A]):
 
     def zero(self, blocks: Sequence[int]) -> Completion:
         """Zero whole blocks of the device allocation."""
-        listed = [whole(block, "a block") for block in blocks]
+        unit = self.plan.unit
+        listed = [whole(block, f"a {unit}") for block in blocks]
         for block in listed:
             if not 0 <= block < self.num_blocks:
                 raise BlockIndexError(
-                    f"block {block} is out of range; group {self.plan.name!r} has {self.num_blocks}", block=block
+                    f"{unit} {block} is out of range; group {self.plan.name!r} has {self.num_blocks}, numbered from 0",
+                    block=block,
+                    limit=self.num_blocks,
                 )
         if not listed:
             return COMPLETED

@@ -15,7 +15,13 @@ from cachecore.layout_proof import prove_layout
 from cachecore.meaning import positive, whole
 from cachecore.schema import CacheTensorSpec
 
-__all__ = ["CacheLayout", "CacheSlice", "PoolSpec", "RowStrides"]
+__all__ = ["NATIVE_ALIGNMENT", "CacheLayout", "CacheSlice", "PoolSpec", "RowStrides"]
+
+NATIVE_ALIGNMENT = 512
+"""Alignment, in bytes, that every backend gives a pool without taking more than the pool's bytes.
+
+Device allocators align to at least this, and pages of host memory to more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class PoolSpec:
 
     outer: int
     inner: int
-    base_alignment: int = 512
+    base_alignment: int = NATIVE_ALIGNMENT
     alignment: int = 1
     stride_multiple: int = 1
 
@@ -109,9 +115,10 @@ class CacheLayout:
         return self.entry_nbytes * _entries(num_entries)
 
     def buffer_nbytes(self, pool: int, num_entries: int) -> int:
-        """Bytes to own for one pool: the pool, and room to align its start. Nothing for an empty pool."""
+        """Bytes to own for one pool: the pool, and room to align its start beyond :data:`NATIVE_ALIGNMENT`."""
         nbytes = self.pool_nbytes(pool, num_entries)
-        return nbytes + self.pools[pool].base_alignment if nbytes else 0
+        base = self.pools[pool].base_alignment
+        return nbytes + base if nbytes and base > NATIVE_ALIGNMENT else nbytes
 
     def reserved_nbytes(self, num_entries: int) -> int:
         """Bytes of all buffers; what sizing counts and an allocation takes, exactly."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import lcm
 
 from cachecore.errors import LayoutError
-from cachecore.layout import CacheLayout, CacheSlice, PoolSpec
+from cachecore.layout import NATIVE_ALIGNMENT, CacheLayout, CacheSlice, PoolSpec
 from cachecore.schema import CacheTensorSpec
 
 __all__ = [
@@ -20,8 +20,8 @@ __all__ = [
     "row_layout",
 ]
 
-BASE_ALIGNMENT = 512
-"""Default alignment of a pool's start, in bytes (the granularity of common device allocators)."""
+BASE_ALIGNMENT = NATIVE_ALIGNMENT
+"""Default alignment of a pool's start, in bytes."""
 
 _HOST_ALIGNMENT = 16
 """Block-major rows are aligned for one 16-byte word, so that device kernels gather with the widest access."""

@@ -96,6 +96,12 @@ class LayoutPolicy(ABC):
             specs, geometry.pages_per_block, like=device_layout, base_alignment=hints.base_alignment
         )
 
+    def select_state_host_layout(
+        self, specs: Sequence[CacheTensorSpec], device_layout: CacheLayout, hints: LayoutHints
+    ) -> CacheLayout:
+        """The host tier's layout of a state group: a slot is one contiguous run."""
+        return block_major_layout(specs, 1, like=device_layout, base_alignment=hints.base_alignment)
+
     def kv_order(self, format: str) -> tuple[str, ...]:
         """Axis order of a K/V page of ``format``: token-major, unless a device wants heads first."""
         return ("token", "head", "other")

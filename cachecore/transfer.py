@@ -20,8 +20,8 @@ from cachecore.backend import (
 )
 from cachecore.blocks import BlockPairs
 from cachecore.errors import PluginError
+from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
-from cachecore.plan import BlockCachePlan
 from cachecore.probing import PROBE_LIMIT_S, answer_within
 
 __all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "resolve_copy"]
@@ -136,7 +136,7 @@ class ResolvedCopy:
 
 def resolve_copy(
     records: Sequence[BlockCopyInfo],
-    plan: BlockCachePlan,
+    plan: GroupPlan,
     src: tuple[CacheBackend[Any], CacheAllocation[Any]],
     dst: tuple[CacheBackend[Any], CacheAllocation[Any]],
 ) -> ResolvedCopy:
@@ -148,7 +148,7 @@ def resolve_copy(
         When two records of one priority serve (nothing says which is meant), or none does and the
         backend's memory is not byte-addressable.
     """
-    pages = plan.geometry.pages_per_block
+    pages = plan.pages_per_unit
     (src_backend, source), (dst_backend, target) = src, dst
     context = CopyContext(
         src_backend,

@@ -1,0 +1,129 @@
+"""A model's plan: its block groups and state groups together, as the JSON that is saved and sent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from cachecore.errors import CacheLookupError, PlanError
+from cachecore.group_plan import GroupPlan, check_names
+from cachecore.plan import BlockCachePlan
+from cachecore.state_plan import StateCachePlan
+
+__all__ = ["PLAN_FORMAT_VERSION", "CachePlanSet"]
+
+PLAN_FORMAT_VERSION = 1
+"""Version of the plan's JSON. Readers refuse any other."""
+
+_KINDS: Mapping[str, type[BlockCachePlan | StateCachePlan]] = MappingProxyType(
+    {BlockCachePlan.kind: BlockCachePlan, StateCachePlan.kind: StateCachePlan}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CachePlanSet:
+    """A model's groups, planned for one device by one backend's policy."""
+
+    groups: tuple[GroupPlan, ...]
+    device: str
+    backend: str
+    _by_name: Mapping[str, GroupPlan] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(self.groups))
+        if not self.groups:
+            raise PlanError("a plan set needs at least one group")
+        by_name = {plan.name: plan for plan in self.groups}
+        if len(by_name) != len(self.groups):
+            names = [plan.name for plan in self.groups]
+            raise PlanError(f"group names {names} repeat; each group is planned once")
+        object.__setattr__(self, "_by_name", by_name)
+        check_names([spec for plan in self.groups for spec in plan.specs], "the plan set", whole_model=True)
+
+    def __getitem__(self, group: str) -> GroupPlan:
+        try:
+            return self._by_name[group]
+        except KeyError:
+            raise CacheLookupError(
+                f"group {group!r} does not exist; the groups are {', '.join(self._by_name)}", group=group
+            ) from None
+
+    def __iter__(self) -> Iterator[GroupPlan]:
+        return iter(self.groups)
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def blocks(self) -> tuple[BlockCachePlan, ...]:
+        """The block groups."""
+        return tuple(plan for plan in self.groups if isinstance(plan, BlockCachePlan))
+
+    @property
+    def states(self) -> tuple[StateCachePlan, ...]:
+        """The state groups."""
+        return tuple(plan for plan in self.groups if isinstance(plan, StateCachePlan))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The groups' names, in plan order."""
+        return tuple(self._by_name)
+
+    def only(self) -> GroupPlan:
+        """The single group of a dense model."""
+        if len(self.groups) != 1:
+            raise PlanError(f"this plan set has groups {', '.join(self.names)}; name the one that is meant")
+        return self.groups[0]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data with its format version."""
+        return {
+            "format": "cachecore-plan",
+            "version": PLAN_FORMAT_VERSION,
+            "device": self.device,
+            "backend": self.backend,
+            "groups": [plan.to_json() for plan in self.groups],
+        }
+
+    def dumps(self) -> str:
+        """The plan set as JSON text, the same for equal plans."""
+        return json.dumps(self.to_json(), separators=(",", ":"))
+
+    @classmethod
+    def loads(cls, text: str | bytes) -> CachePlanSet:
+        """Read JSON text written by :meth:`dumps`, and prove it again."""
+        try:
+            data = json.loads(text)
+        except (UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise PlanError(f"this is no plan: not JSON ({error})") from error
+        return cls.from_json(data)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> CachePlanSet:
+        """The inverse of :meth:`to_json`.
+
+        Raises
+        ------
+        PlanError
+            For another format or version, a missing or unknown field, or a plan that is not sound.
+        """
+        if not isinstance(data, Mapping) or data.get("format") != "cachecore-plan":
+            raise PlanError("this is no plan: expected a JSON object with format 'cachecore-plan'")
+        if data.get("version") != PLAN_FORMAT_VERSION:
+            raise PlanError(
+                f"plan format version {data.get('version')!r} is not understood; this cachecore reads version "
+                f"{PLAN_FORMAT_VERSION}. Plan again with this release"
+            )
+        try:
+            return cls(
+                tuple(_KINDS[group["kind"]].from_json(group) for group in data["groups"]),
+                data["device"],
+                data["backend"],
+            )
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            if isinstance(error, CacheLookupError):
+                raise
+            raise PlanError(f"this plan is damaged: {type(error).__name__}: {error}") from error

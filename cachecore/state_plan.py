@@ -1,0 +1,106 @@
+"""A state group's plan: recurrent, convolution and window states, a fixed payload per sequence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from cachecore.errors import PlanError
+from cachecore.group_plan import GroupPlan, check_layouts
+from cachecore.layout import CacheLayout
+from cachecore.policy import LayoutHints, LayoutPolicy
+from cachecore.schema import CacheTensorSpec, StateCacheRequest
+
+__all__ = ["StateCachePlan", "plan_from_states", "state_specs"]
+
+
+@dataclass(frozen=True, slots=True)
+class StateCachePlan(GroupPlan):
+    """One state group's recipe. An entry is a slot: one sequence's share of every state tensor."""
+
+    unit: ClassVar[str] = "slot"
+    kind: ClassVar[str] = "state"
+
+    group: str
+    specs: tuple[CacheTensorSpec, ...]
+    layout: CacheLayout
+    host_layout: CacheLayout
+    policy: str
+    policy_version: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "specs", tuple(self.specs))
+        if not isinstance(self.group, str) or not self.group:
+            raise PlanError(f"group name is {self.group!r}; expected a non-empty string")
+        for spec in self.specs:
+            if spec.consumer_rows is not None:
+                raise PlanError(
+                    f"state {spec.name!r} has consumer rows; states are found by name and layer", cache=spec.name
+                )
+        self._prove()
+
+    @property
+    def name(self) -> str:
+        """The group's name."""
+        return self.group
+
+    @property
+    def pages_per_unit(self) -> int:
+        """A slot is one entry."""
+        return 1
+
+    def slot_nbytes(self, *, host: bool = False) -> int:
+        """Bytes that one slot adds, padding included."""
+        return self.unit_nbytes(host=host)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"kind": self.kind, "group": self.group, **self.describe()}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> StateCachePlan:
+        """The inverse of :meth:`to_json`; everything is proved again."""
+        return cls(
+            data["group"],
+            tuple(CacheTensorSpec.from_json(spec) for spec in data["specs"]),
+            CacheLayout.from_json(data["layout"]),
+            CacheLayout.from_json(data["host_layout"]),
+            data["policy"],
+            data["policy_version"],
+        )
+
+
+def state_specs(requests: Sequence[StateCacheRequest]) -> tuple[CacheTensorSpec, ...]:
+    """One tensor a request, with a row for each of its layers, or a single row found by name alone."""
+    names = [request.name for request in requests]
+    for request in requests:
+        if not isinstance(request, StateCacheRequest):
+            raise TypeError(f"states must be StateCacheRequest, not {request!r}")
+        if names.count(request.name) > 1 and request.layers is None:
+            raise PlanError(
+                f"state {request.name!r} is asked for twice; name the layers of each, or use two names",
+                cache=request.name,
+            )
+    return tuple(
+        CacheTensorSpec(**request.payload(), row_ids=(0,) if request.layers is None else request.layers)
+        for request in requests
+    )
+
+
+def plan_from_states(
+    requests: Sequence[StateCacheRequest], policy: LayoutPolicy, *, hints: LayoutHints | None = None
+) -> tuple[StateCachePlan, ...]:
+    """Let ``policy`` lay out every state group that ``requests`` name, and prove what it returned."""
+    hints = hints or LayoutHints()
+    groups: dict[str, list[StateCacheRequest]] = {}
+    for request in requests:
+        groups.setdefault(getattr(request, "group", ""), []).append(request)
+    plans = []
+    for group, listed in groups.items():
+        specs = state_specs(listed)
+        layout = policy.select_state_layout(specs, hints)
+        host_layout = policy.select_state_host_layout(specs, layout, hints)
+        check_layouts(policy, select_state_layout=layout, select_state_host_layout=host_layout)
+        plans.append(StateCachePlan(group, specs, layout, host_layout, policy.name, policy.version))
+    return tuple(plans)
