@@ -1,0 +1,27 @@
+"""Run transformers models on cachecore: every layer's keys and values in blocks of one engine.
+
+:func:`open_pool` plans a model's cache and opens an engine; :class:`CachecoreCache` is the ``Cache`` to
+pass to a model or to ``generate()``. Needs a backend with torch tensors, such as ``cachecore-cpu``.
+"""
+
+from __future__ import annotations
+
+from cachecore_transformers.cache import CachecoreCache
+from cachecore_transformers.models import SUPPORTED_KINDS, KvShape, LayerCache, describe_layers
+from cachecore_transformers.plan import blocks_for, measure_kv_shapes, plan_model
+from cachecore_transformers.pool import CachePool, open_pool
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "SUPPORTED_KINDS",
+    "CachePool",
+    "CachecoreCache",
+    "KvShape",
+    "LayerCache",
+    "blocks_for",
+    "describe_layers",
+    "measure_kv_shapes",
+    "open_pool",
+    "plan_model",
+]

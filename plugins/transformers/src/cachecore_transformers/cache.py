@@ -1,0 +1,131 @@
+"""``CachecoreCache``: a transformers ``Cache`` whose layers live in the blocks of a pool."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, DummyLayer
+
+from cachecore import BlockPairs
+from cachecore_transformers.layers import BlockLayer, SlidingBlockLayer
+from cachecore_transformers.pool import CachePool
+from cachecore_transformers.sequences import Sequences
+from cachecore_transformers.swap import swap_in, swap_out
+
+__all__ = ["CachecoreCache"]
+
+
+class CachecoreCache(Cache):
+    """Pass it as ``past_key_values`` to a model or to ``generate()``.
+
+    Everything that changes the batch works on block tables: beam search and parallel sampling share
+    full blocks and copy the one that is not full. Release it (or leave its ``with`` block) to give the
+    blocks back; a cache that is garbage-collected does so too.
+
+    >>> with open_pool(model.config, max_tokens=512) as pool, CachecoreCache(pool) as cache:  # doctest: +SKIP
+    ...     model.generate(**inputs, past_key_values=cache)
+    """
+
+    def __init__(self, pool: CachePool) -> None:
+        self.pool = pool
+        self.sequences = Sequences(pool, sum(layer.group is not None for layer in pool.layers))
+        layers: list[Any] = []
+        for layer in pool.layers:
+            if layer.group is None:
+                layers.append(DummyLayer())  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+            else:
+                layers.append((BlockLayer if layer.window is None else SlidingBlockLayer)(self.sequences, layer))
+        super().__init__(layers=layers)
+        self._finalizer = weakref.finalize(self, self.sequences.clear)
+        self._finalizer.atexit = False
+
+    # -- batch changes, called by transformers -------------------------------------------------
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        """Continue with the beams ``beam_idx``; several may continue one."""
+        self._select(beam_idx, "reorder_cache()")
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        """Keep only the sequences ``indices``."""
+        self._select(indices, "batch_select_indices()")
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        """Fork every sequence into ``repeats`` neighbours."""
+        if self.sequences.num_sequences:
+            everyone = torch.arange(self.sequences.num_sequences)
+            self._select(everyone.repeat_interleave(repeats), "batch_repeat_interleave()")
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Forget the last ``-tokens_to_remove`` tokens (zero or negative), then what lies behind the windows."""
+        if tokens_to_remove > 0:
+            raise ValueError(
+                f"crop() takes zero or a negative number of tokens to remove, not {tokens_to_remove}; "
+                "pass -n to remove the last n"
+            )
+        self.sequences.crop(-tokens_to_remove)
+
+    def reset(self) -> None:
+        """Release every block; the cache is empty and can be used again."""
+        self.sequences.clear()
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences held, or -1 while empty."""
+        return self.sequences.num_sequences or -1
+
+    # -- what blocks add -----------------------------------------------------------------------
+
+    def fork(self) -> CachecoreCache:
+        """Another cache with the same sequences, for example to continue one prompt in two ways.
+
+        Full blocks are shared, the ones that are not full are copied. ``copy.deepcopy`` does the same.
+        """
+        other = CachecoreCache(self.pool)
+        self.sequences.fork_into(other.sequences)
+        return other
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CachecoreCache:
+        return self.fork()
+
+    def rollback(self) -> None:
+        """Forget the tokens of a forward call that was interrupted; call it before repeating the call."""
+        self.sequences.rollback()
+
+    def swap_out(self, sequences: Iterable[int] | None = None) -> dict[str, BlockPairs]:
+        """Move sequences (default: all) to the host tier and free their device blocks.
+
+        Returns ``{group: pairs of (device block, host block)}``. Until :meth:`swap_in` the model cannot
+        be called with this cache.
+        """
+        return swap_out(self.sequences, sequences)
+
+    def swap_in(self, sequences: Iterable[int] | None = None) -> dict[str, BlockPairs]:
+        """Move sequences (default: all that are out) back into free device blocks.
+
+        Returns ``{group: pairs of (host block, device block)}``.
+        """
+        return swap_in(self.sequences, sequences)
+
+    def release(self) -> None:
+        """Give every block back. The cache is empty afterwards."""
+        self.sequences.clear()
+
+    def __enter__(self) -> CachecoreCache:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()
+
+    def _select(self, indices: torch.Tensor, what: str) -> None:
+        held = self.sequences.num_sequences
+        if not held:
+            return
+        chosen = torch.as_tensor(indices)
+        listed = chosen.nonzero().flatten().tolist() if chosen.dtype == torch.bool else chosen.flatten().tolist()
+        self.sequences.select([index + held if index < 0 else index for index in listed], what)

@@ -1,0 +1,29 @@
+"""Fixtures: pools whose free memory is poisoned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from cachecore_transformers import CachePool, open_pool
+from twins import poison, tiny_config
+
+
+@pytest.fixture
+def make_pool() -> Iterator[Any]:
+    """Open pools with poisoned memory; close them at the end."""
+    pools: list[CachePool] = []
+
+    def make(name: str, **options: Any) -> CachePool:
+        options = {"dtype": torch.float32, "block_size": 4, "max_tokens": 64, **options}
+        if "plans" in options:
+            del options["dtype"], options["block_size"]
+        pools.append(open_pool(tiny_config(name), **options))
+        poison(pools[-1])
+        return pools[-1]
+
+    yield make
+    for pool in pools:
+        pool.close()
