@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from cachecore.dtypes import dtype_name
 from cachecore.errors import PlanError
-from cachecore.meaning import REPLICATED, HeadShard, positive, whole
+from cachecore.meaning import REPLICATED, HeadShard, not_negative, positive, whole
 from cachecore.policy import KvStorage, LayoutPolicy
 from cachecore.schema import BlockCacheGeometry, CacheTensorSpec, LayerRowMap
 
@@ -64,21 +64,21 @@ class KvCacheConfig:
         put(self, "dtype", dtype_name(self.dtype))
         put(self, "quant_policy", _policy_name(self.quant_policy))
         for name in ("num_kv_heads", "tp_size"):
-            positive(getattr(self, name), name)
-        if not 0 <= whole(self.tp_rank, "tp_rank") < self.tp_size:
+            put(self, name, positive(getattr(self, name), name))
+        put(self, "tp_rank", whole(self.tp_rank, "tp_rank"))
+        if not 0 <= self.tp_rank < self.tp_size:
             raise PlanError(f"tp_rank is {self.tp_rank}; expected 0 to {self.tp_size - 1}", tp_rank=self.tp_rank)
         if self.latent_dim is None:
             if self.head_dim is None:
                 raise PlanError("head_dim is missing; give head_dim, or latent_dim and rope_dim for MLA")
-            positive(self.head_dim, "head_dim")
-            if self.v_head_dim is not None and whole(self.v_head_dim, "v_head_dim") < 0:
-                raise PlanError(f"v_head_dim is {self.v_head_dim}; expected zero or more")
+            put(self, "head_dim", positive(self.head_dim, "head_dim"))
+            if self.v_head_dim is not None:
+                put(self, "v_head_dim", not_negative(self.v_head_dim, "v_head_dim"))
             if self.sparse_mla:
                 raise PlanError("sparse_mla needs an MLA cache; give latent_dim and rope_dim")
         else:
-            positive(self.latent_dim, "latent_dim")
-            if whole(self.rope_dim, "rope_dim") < 0:
-                raise PlanError(f"rope_dim is {self.rope_dim}; expected zero or more")
+            put(self, "latent_dim", positive(self.latent_dim, "latent_dim"))
+            put(self, "rope_dim", not_negative(self.rope_dim, "rope_dim"))
         put(self, "quant_policy", self._final_policy())
 
     def _final_policy(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cachecore.errors import LayoutError
 from cachecore.layout_proof import prove_layout
-from cachecore.meaning import positive, whole
+from cachecore.meaning import whole
 from cachecore.schema import CacheTensorSpec
 
 __all__ = ["NATIVE_ALIGNMENT", "CacheLayout", "CacheSlice", "PoolSpec", "RowStrides"]
@@ -22,6 +22,9 @@ NATIVE_ALIGNMENT = 512
 
 Device allocators align to at least this, and pages of host memory to more.
 """
+
+
+_POOL_LEAST = {"outer": 0, "inner": 0, "base_alignment": 1, "alignment": 1, "stride_multiple": 1}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,15 @@ class PoolSpec:
     stride_multiple: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("outer", "inner"):
-            if whole(getattr(self, name), f"pool {name}") < 0:
-                raise LayoutError(f"pool {name} is {getattr(self, name)}; expected zero or more")
+        for name, least in _POOL_LEAST.items():
+            value = whole(getattr(self, name), f"pool {name}")
+            if value < least:
+                raise LayoutError(f"pool {name} is {value}; expected {'zero or more' if not least else 'at least 1'}")
+            object.__setattr__(self, name, value)
         for name in ("base_alignment", "alignment"):
-            value = positive(getattr(self, name), f"pool {name}")
+            value = getattr(self, name)
             if value & (value - 1):
                 raise LayoutError(f"pool {name} is {value}; expected a power of two")
-        positive(self.stride_multiple, "pool stride_multiple")
 
     @property
     def entry_nbytes(self) -> int:
@@ -85,7 +89,10 @@ class CacheLayout:
     pages_per_entry: int = 1
 
     def __post_init__(self) -> None:
-        positive(self.pages_per_entry, "pages_per_entry")
+        pages = whole(self.pages_per_entry, "pages_per_entry")
+        if pages < 1:
+            raise LayoutError(f"layout {self.kind!r} has {pages} pages_per_entry; expected at least 1")
+        object.__setattr__(self, "pages_per_entry", pages)
         object.__setattr__(self, "pools", tuple(self.pools))
         object.__setattr__(self, "slices", tuple(map(tuple, self.slices)))
 

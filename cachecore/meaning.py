@@ -13,7 +13,7 @@ from typing import Any, SupportsIndex
 
 from cachecore.errors import PlanError
 
-__all__ = ["AXES", "REPLICATED", "HeadShard", "Plane", "positive", "whole"]
+__all__ = ["AXES", "REPLICATED", "HeadShard", "Plane", "check_axes", "not_negative", "positive", "whole"]
 
 AXES = ("token", "head", "other")
 """The label a dimension may carry."""
@@ -39,6 +39,14 @@ def positive(value: SupportsIndex, what: str) -> int:
     return number
 
 
+def not_negative(value: SupportsIndex, what: str) -> int:
+    """Return ``value`` as an int that is at least 0."""
+    number = whole(value, what)
+    if number < 0:
+        raise PlanError(f"{what} is {number}; expected zero or more", value=number)
+    return number
+
+
 @dataclass(frozen=True, slots=True)
 class HeadShard:
     """Which of a model's heads a rank holds: ``count`` heads from ``first`` on, of ``total``.
@@ -54,8 +62,7 @@ class HeadShard:
 
     def __post_init__(self) -> None:
         for name in ("total", "first", "count", "replica"):
-            if whole(getattr(self, name), f"shard {name}") < 0:
-                raise PlanError(f"shard {name} is {getattr(self, name)}; expected zero or more")
+            object.__setattr__(self, name, not_negative(getattr(self, name), f"shard {name}"))
         if self.total and not (self.count and self.first + self.count <= self.total):
             raise PlanError(
                 f"shard of {self.count} heads from head {self.first} does not lie within {self.total} heads",

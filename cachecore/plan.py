@@ -33,7 +33,7 @@ class GroupSpec:
         if not isinstance(self.geometry, BlockCacheGeometry):
             raise TypeError(f"group {self.name!r}: geometry must be a BlockCacheGeometry, not {self.geometry!r}")
         if self.window is not None:
-            positive(self.window, f"group {self.name!r}: window")
+            object.__setattr__(self, "window", positive(self.window, f"group {self.name!r}: window"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
 from cachecore.errors import CacheLookupError, PlanError
-from cachecore.meaning import HeadShard, Plane, positive, whole
+from cachecore.meaning import HeadShard, Plane, not_negative, positive, whole
 from cachecore.payload import CachePayload
 
 __all__ = [
@@ -96,8 +96,8 @@ class BlockCacheRequest(CachePayload):
             raise PlanError(f"cache {self.name!r}: group is {self.group!r}; expected a non-empty string")
         for name in ("layer", "shared_with"):
             value = getattr(self, name)
-            if value is not None and whole(value, f"cache {self.name!r}: {name}") < 0:
-                raise PlanError(f"cache {self.name!r}: {name} is {value}; expected zero or more")
+            if value is not None:
+                object.__setattr__(self, name, not_negative(value, f"cache {self.name!r}: {name}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class BlockCacheBinding:
     group: str = "full"
 
     def __post_init__(self) -> None:
-        if whole(self.consumer_row, "consumer_row") < 0:
-            raise PlanError(f"cache {self.cache_name!r}: consumer_row is {self.consumer_row}; expected zero or more")
+        row = not_negative(self.consumer_row, f"cache {self.cache_name!r}: consumer_row")
+        object.__setattr__(self, "consumer_row", row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,16 +177,14 @@ class CacheTensorSpec(CachePayload):
     def __post_init__(self) -> None:
         CachePayload.__post_init__(self)
         owner = f"cache {self.name!r}"
-        row_ids = tuple(self.row_ids)
+        row_ids = _rows(self.row_ids, f"{owner}: row id", self.name)
         object.__setattr__(self, "row_ids", row_ids)
         if not row_ids:
             raise PlanError(f"{owner} has no rows; expected at least one", cache=self.name)
-        _check_rows(row_ids, f"{owner}: row id", self.name)
         if self.consumer_rows is None:
             return
-        rows = tuple(self.consumer_rows)
+        rows = _rows(self.consumer_rows, f"{owner}: consumer row", self.name)
         object.__setattr__(self, "consumer_rows", rows)
-        _check_rows(rows, f"{owner}: consumer row", self.name)
         if len(rows) != len(row_ids):
             raise PlanError(f"{owner}: {len(rows)} consumer rows for {len(row_ids)} row ids", cache=self.name)
 
@@ -228,10 +226,11 @@ class CacheTensorSpec(CachePayload):
         )
 
 
-def _check_rows(rows: tuple[int, ...], what: str, cache: str) -> None:
-    for row in rows:
-        if whole(row, what) < 0:
-            raise PlanError(f"{what} {row} is negative; expected zero or more", cache=cache)
-    if len(set(rows)) != len(rows):
-        twice = sorted(row for row in set(rows) if rows.count(row) > 1)
-        raise PlanError(f"{what} {twice[0]} is listed twice; each row belongs to one consumer", cache=cache)
+def _rows(rows: Iterable[int], what: str, cache: str) -> tuple[int, ...]:
+    listed = tuple(whole(row, what) for row in rows)
+    if listed and min(listed) < 0:
+        raise PlanError(f"{what} {min(listed)} is negative; expected zero or more", cache=cache)
+    if len(set(listed)) != len(listed):
+        twice = next(row for row in listed if listed.count(row) > 1)
+        raise PlanError(f"{what} {twice} is listed twice; every row stands once", cache=cache)
+    return listed
