@@ -7,25 +7,28 @@ from collections.abc import Iterator
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("blocks", "device", "dtypes", "meaning", "paging"),
-    ("payload",),
+    ("blocks", "device", "dtypes", "meaning", "nbytes", "paging"),
+    ("payload", "solving"),
     ("schema",),
     ("layout_proof",),
     ("layout",),
-    ("layout_kinds",),
+    ("layout_kinds", "occupancy"),
     ("policy",),
-    ("collect", "kv", "plan"),
+    ("group_plan",),
+    ("collect", "kv", "plan", "state_plan"),
+    ("plan_set",),
     ("backend", "sizing"),
     ("hookspecs", "probing", "ranking", "view"),
     ("transfer",),
     ("reference",),
-    ("registry",),
-    ("stats",),
+    ("registry", "stats"),
     ("engine_group",),
+    ("engine_core",),
+    ("state",),
     ("engine",),
     ("build",),
     ("testing",),
-    ("",),  # `cachecore` itself: the public names
+    ("__init__",),  # `cachecore` itself: the public names
     ("cli",),
     ("__main__",),
 )
@@ -35,11 +38,8 @@ FLOOR = {name: number for number, names in enumerate(FLOORS) for name in names}
 
 
 def floor_of(module: str) -> int | None:
-    """The floor of a module: its own, its package's, or that of ``noun`` for ``noun_part``."""
-    top = module.partition(".")[0]
-    while top not in FLOOR and "_" in top.strip("_"):
-        top = top.rpartition("_")[0]
-    return FLOOR.get("" if module == "__init__" else top)
+    """The floor of a module, or of the package that it is in."""
+    return FLOOR.get(module.partition(".")[0])
 
 
 def imports_of(tree: ast.Module) -> Iterator[tuple[str, int]]:

@@ -1,0 +1,104 @@
+"""Every Python block of the README and the docs runs, in order, page by page.
+
+A page is one namespace. A block fenced as ``python torch`` needs torch and the torch plugins and runs where they are
+installed; a block fenced as ``text output`` is what the blocks before it have printed, to the letter.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+import sys
+import types
+from importlib.util import find_spec
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(
+    r"^(?P<fence>```+)(?P<info>(?:python|text output)[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL
+)
+NEEDED = ("torch", "cachecore_torch_default", "cachecore_cpu")
+
+
+class Block(NamedTuple):
+    """One fenced block: what follows the backticks, its first line in the page, its text."""
+
+    info: str
+    line: int
+    text: str
+
+    @property
+    def needs_torch(self) -> bool:
+        return "torch" in self.info.split()
+
+
+def blocks_of(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(match["info"], text.count("\n", 0, match.start("body")), match["body"]) for match in FENCE.finditer(text)
+    ]
+
+
+def without_torch(blocks: list[Block]) -> list[Block]:
+    """Leave out the blocks that need torch, and what they print."""
+    kept: list[Block] = []
+    skipped = False
+    for block in blocks:
+        if block.info != "text output":
+            skipped = block.needs_torch
+        if not skipped:
+            kept.append(block)
+    return kept
+
+
+def run_page(page: Path, blocks: list[Block]) -> None:
+    module = types.ModuleType("docs_page")
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    printed = io.StringIO()
+    try:
+        for block in blocks:
+            if block.info == "text output":
+                assert printed.getvalue().rstrip() == block.text.rstrip(), (
+                    f"{page.name}:{block.line} shows other output"
+                )
+                printed = io.StringIO()
+                continue
+            code = compile("\n" * block.line + block.text, str(page), "exec")
+            with contextlib.redirect_stdout(printed):
+                exec(code, vars(module))
+    finally:
+        del sys.modules[module.__name__]
+
+
+def pages_with(*, torch: bool) -> list[object]:
+    return [
+        pytest.param(page, id=page.relative_to(ROOT).as_posix())
+        for page in PAGES
+        if (blocks := blocks_of(page)) and any(block.needs_torch == torch for block in blocks)
+    ]
+
+
+@pytest.mark.parametrize("page", pages_with(torch=False))
+def test_page_runs_without_torch(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    run_page(page, without_torch(blocks_of(page)))
+
+
+@pytest.mark.parametrize("page", pages_with(torch=True))
+def test_page_runs_with_torch(page, tmp_path, monkeypatch):
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        pytest.skip(f"{', '.join(missing)} not installed; `tox run -e cpu` runs this page")
+    monkeypatch.chdir(tmp_path)
+
+    run_page(page, blocks_of(page))
+
+
+def test_there_are_pages_to_run():
+    assert len(pages_with(torch=False)) >= 8
