@@ -38,9 +38,7 @@ class Index:
 
 def layer_spec(name: str = "k_cache", shape: Sequence[int] = (4, 2, 8), rows: int = 2, **more: Any) -> CacheTensorSpec:
     """A tensor found by layer: standard K/V. 4 * 2 * 8 * 2 bytes = 128 bytes a page and row unless told otherwise."""
-    return CacheTensorSpec(
-        name=name, shape=tuple(shape), **{"dtype": "float16", "row_ids": tuple(range(rows)), **more}
-    )
+    return CacheTensorSpec(name=name, shape=tuple(shape), **{"dtype": "float16", "row_ids": tuple(range(rows)), **more})
 
 
 def consumer_spec(name: str = "index", shape: Sequence[int] = (4, 8), rows: int = 2, **more: Any) -> CacheTensorSpec:
@@ -75,7 +73,12 @@ def plan_set(*plans: BlockCachePlan) -> CachePlanSet:
 
 
 def kv_plan(
-    *, rows: int = 2, geometry: BlockCacheGeometry = PAGE_4, group: str = "full", window: int | None = None, tag: str = ""
+    *,
+    rows: int = 2,
+    geometry: BlockCacheGeometry = PAGE_4,
+    group: str = "full",
+    window: int | None = None,
+    tag: str = "",
 ) -> BlockCachePlan:
     """Packed K and V of ``rows`` layers, 128 bytes a kernel page each, which is aligned to 256."""
     specs = [layer_spec(f"{name}{tag}", rows=rows) for name in ("k_cache", "v_cache")]

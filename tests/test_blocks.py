@@ -5,9 +5,9 @@ from array import array
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from samples import Index
 
 from cachecore import BlockIndexError, BlockPairs, BlockPairsError
-from samples import Index
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,9 @@ def test_a_source_may_repeat():
 
 
 def test_a_doubled_destination_is_refused():
-    with pytest.raises(BlockPairsError, match=r"destination block 3 is named more than once; .* name each .* once") as e:
+    with pytest.raises(
+        BlockPairsError, match=r"destination block 3 is named more than once; .* name each .* once"
+    ) as e:
         BlockPairs([0, 1, 2], [3, 4, 3])
 
     assert e.value.block == 3
@@ -158,9 +160,7 @@ def test_runs_stop_where_only_one_side_goes_on():
 def test_runs_re_expand_to_the_pairs(sources):
     pairs = BlockPairs(sources.values(), sources.keys())
 
-    expanded = [
-        (src + step, dst + step) for src, dst, length in pairs.runs() for step in range(length)
-    ]
+    expanded = [(src + step, dst + step) for src, dst, length in pairs.runs() for step in range(length)]
 
     assert sorted(expanded) == sorted(pairs)
     for (src, dst, length), (next_src, next_dst, _) in zip(list(pairs.runs()), list(pairs.runs())[1:], strict=False):

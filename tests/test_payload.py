@@ -1,9 +1,9 @@
 from __future__ import annotations
 
 import pytest
+from samples import Index
 
 from cachecore import CacheDesc, CachePayload, HeadShard, Plane, PlanError
-from samples import Index
 
 
 def payload(**more):
@@ -44,7 +44,9 @@ def test_alignment_that_is_no_power_of_two_is_refused(alignment):
 
 @pytest.mark.parametrize(("alignment", "dtype", "itemsize"), [(1, "float16", 2), (2, "float32", 4), (4, "int64", 8)])
 def test_alignment_that_does_not_suit_the_dtype_is_refused(alignment, dtype, itemsize):
-    with pytest.raises(PlanError, match=f"alignment {alignment} does not suit {dtype}: .* multiple of its {itemsize} b"):
+    with pytest.raises(
+        PlanError, match=f"alignment {alignment} does not suit {dtype}: .* multiple of its {itemsize} b"
+    ):
         payload(alignment=alignment, dtype=dtype)
 
 
@@ -64,7 +66,7 @@ def test_a_negative_dimension_is_refused():
 
 @pytest.mark.parametrize("shape", [(4.0, 8), ("4", 8), (True, 8), "48", 4, None])
 def test_a_shape_of_other_things_than_integers_is_a_type_error(shape):
-    with pytest.raises(TypeError, match="cache 'index': .*(a dimension must be an integer|shape must be a sequence)"):
+    with pytest.raises(TypeError, match=r"cache 'index': .*(a dimension must be an integer|shape must be a sequence)"):
         payload(shape=shape)
 
 
@@ -76,7 +78,7 @@ def test_page_stride_multiple_must_be_positive(multiple):
 
 @pytest.mark.parametrize("name", ["", None, 7])
 def test_a_payload_without_a_name_is_refused(name):
-    with pytest.raises(PlanError, match="cache name is .*; expected a non-empty string"):
+    with pytest.raises(PlanError, match=r"cache name is .*; expected a non-empty string"):
         payload(name=name)
 
 
@@ -93,7 +95,7 @@ def test_contiguity_is_a_bool(wrong):
 
 @pytest.mark.parametrize("wrong", ["", None, 3])
 def test_format_is_a_name(wrong):
-    with pytest.raises(PlanError, match="cache 'index': format is .*; expected a non-empty string"):
+    with pytest.raises(PlanError, match=r"cache 'index': format is .*; expected a non-empty string"):
         payload(format=wrong)
 
 
@@ -119,7 +121,9 @@ def test_planes_share_out_every_byte():
 
 def test_planes_that_leave_bytes_over_are_refused():
     # 64 * (128 + 2) = 8320 of 8448
-    with pytest.raises(PlanError, match=r"cache 'index': the planes hold 8320 bytes for 64 tokens, but .* is 8448 bytes"):
+    with pytest.raises(
+        PlanError, match=r"cache 'index': the planes hold 8320 bytes for 64 tokens, but .* is 8448 bytes"
+    ):
         payload(shape=(64, 132), axes=("token", "other"), planes=(Plane("keys", 128), Plane("scales", 2)))
 
 
@@ -142,7 +146,7 @@ def test_planes_need_a_token_axis():
         {"format": "dsa_index"},
         {"axes": ("token", "other"), "planes": (Plane("keys", 8),)},
     ],
-    ids=lambda change: "+".join(change),
+    ids="+".join,
 )
 def test_contract_differs_when_any_meaning_differs(change):
     assert payload(**change).contract() != payload().contract()
