@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("group_plan",),
     ("collect", "kv", "plan", "state_plan"),
     ("plan_set",),
-    ("backend", "sizing"),
+    ("backend", "explain", "sizing"),
     ("hookspecs", "probing", "ranking", "view"),
     ("transfer",),
     ("reference",),
