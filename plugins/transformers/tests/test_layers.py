@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cachecore_transformers import CachecoreCache
 from transformers import DynamicCache
 from twins import tiny_config
-
-from cachecore_transformers import CachecoreCache
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])

@@ -123,8 +123,11 @@ def _write(view: torch.Tensor, places: Places, states: torch.Tensor) -> None:
 
 
 def _read(view: torch.Tensor, places: Places, num_sequences: int) -> torch.Tensor:
-    gathered = view.index_select(0, places.read).view(num_sequences, -1, *view.shape[-2:])
-    return gathered[:, places.skip : places.skip + places.length].transpose(1, 2).contiguous()
+    num_heads, dim = view.shape[-2:]
+    gathered = view.index_select(0, places.read).view(num_sequences, -1, num_heads, dim)
+    seen = gathered[:, places.skip : places.skip + places.length].transpose(1, 2)
+    # Not contiguous(), which leaves the stride of an axis of one head as it is.
+    return torch.empty(seen.shape, dtype=seen.dtype, device=seen.device).copy_(seen)
 
 
 def _named(num_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> str:
