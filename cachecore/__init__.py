@@ -9,6 +9,7 @@ operators ask for); ``layout``, ``layout_kinds``, ``policy`` (where bytes go); `
 from __future__ import annotations
 
 from cachecore import sizing
+from cachecore.agreement import Agreement, agree
 from cachecore.backend import (
     API_VERSION,
     COMPLETED,
@@ -32,6 +33,7 @@ from cachecore.collect import BlockCacheConsumer, CollectedCaches, collect
 from cachecore.device import DeviceSpec
 from cachecore.engine import CacheEngine
 from cachecore.errors import (
+    AgreementError,
     AllocationError,
     BlockIndexError,
     BlockPairsError,
@@ -73,6 +75,8 @@ __all__ = [
     "COMPLETED",
     "HOST",
     "PINNED_HOST",
+    "Agreement",
+    "AgreementError",
     "AllocationError",
     "BackendInfo",
     "BlockCacheBinding",
@@ -128,6 +132,7 @@ __all__ = [
     "StateCacheEngine",
     "StateCachePlan",
     "StateCacheRequest",
+    "agree",
     "build_block_cache_plan",
     "collect",
     "default_registry",

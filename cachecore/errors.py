@@ -49,6 +49,10 @@ class CacheLookupError(CacheCoreError, KeyError):
     """A cache name, row or layer that the plan does not have."""
 
 
+class AgreementError(CacheCoreError, RuntimeError):
+    """Ranks that cannot agree: one is missing, late or dead, or was built from another model."""
+
+
 class MigrationError(CacheCoreError, ValueError):
     """Two workers whose caches cannot be moved into each other."""
 

@@ -1,0 +1,45 @@
+"""Ranks that are threads of one process: for tests, and for engines that run their workers in threads."""
+
+from __future__ import annotations
+
+import threading
+
+from cachecore.errors import AgreementError
+from cachecore.meaning import positive
+
+__all__ = ["LocalRank", "local_ranks"]
+
+
+class LocalRank:
+    """One rank of :func:`local_ranks`."""
+
+    def __init__(self, rank: int, meeting: _Meeting) -> None:
+        self.rank = rank
+        self.world_size = meeting.barrier.parties
+        self._meeting = meeting
+
+    def all_gather(self, text: str, timeout_s: float) -> list[str]:
+        """Every rank's text; raises on all ranks when one does not come within ``timeout_s``."""
+        meeting = self._meeting
+        meeting.texts[self.rank] = text
+        try:
+            meeting.barrier.wait(timeout_s)
+            gathered = [meeting.texts[rank] for rank in range(self.world_size)]
+            meeting.barrier.wait(timeout_s)  # nobody overwrites a text before all have read it
+        except threading.BrokenBarrierError as error:
+            missing = [rank for rank in range(self.world_size) if rank not in meeting.texts]
+            told = f"rank {', '.join(map(str, missing))} did not come" if missing else "a rank did not come"
+            raise AgreementError(f"{told} within {timeout_s:g} s; see its own log for why", missing=missing) from error
+        return gathered
+
+
+class _Meeting:
+    def __init__(self, world_size: int) -> None:
+        self.barrier = threading.Barrier(world_size)
+        self.texts: dict[int, str] = {}
+
+
+def local_ranks(world_size: int) -> tuple[LocalRank, ...]:
+    """As many communicators as there are threads, one for each."""
+    meeting = _Meeting(positive(world_size, "world_size"))
+    return tuple(LocalRank(rank, meeting) for rank in range(world_size))
