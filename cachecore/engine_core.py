@@ -72,6 +72,10 @@ class GroupEngine(Generic[A]):
         """The backend that owns the memory."""
         return self._backend
 
+    def group(self, name: str | None = None) -> EngineGroup[A]:
+        """One group's memory and movement; the name may be left out when there is only one."""
+        return self._group(name)
+
     def allocation(self, *, group: str | None = None, host: bool = False) -> Any:
         """The allocation of one tier, for transfers and tests; None when there is no host tier."""
         found = self._group(group)

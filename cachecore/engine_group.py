@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from cachecore.backend import COMPLETED, BlockCopyInfo, CacheAllocation, CacheBackend, Completion
+from cachecore.backend import COMPLETED, BlockCopyInfo, CacheAllocation, CacheBackend, Completion, CopyContext
 from cachecore.blocks import BlockPairs, PairsLike
 from cachecore.device import DeviceSpec
 from cachecore.errors import BlockIndexError, EngineStateError
 from cachecore.group_plan import GroupPlan
 from cachecore.meaning import whole
 from cachecore.stats import CopyStats, GroupStats
-from cachecore.transfer import ResolvedCopy, resolve_copy
+from cachecore.transfer import ResolvedCopy, build_copy, resolve_copy
 from cachecore.view import SpecViews
 
 __all__ = ["EngineGroup"]
@@ -41,6 +41,7 @@ class EngineGroup(Generic[A]):
         self.num_blocks = num_blocks
         self.num_host_blocks = num_host_blocks
         self._backend = backend
+        self._copies = tuple(copies)
         self._in_flight: dict[int, Completion] = {}
         self.host: CacheAllocation[A] | None = None
         self._resolved: dict[str, ResolvedCopy] = {}
@@ -51,19 +52,19 @@ class EngineGroup(Generic[A]):
                 pinned = backend.capabilities().get("pinned_host", "not declared") is None
                 entries = plan.num_entries(num_host_blocks, host=True)
                 self.host = backend.allocate(plan.host_layout, entries, DeviceSpec("cpu"), pinned=pinned)
-            self._resolve(copies)
+            self._resolve()
         except BaseException:
             self.free()
             raise
 
-    def _resolve(self, copies: Sequence[BlockCopyInfo]) -> None:
+    def _resolve(self) -> None:
         device = self._backend, self.device
         ends = {"copy": (device, device)}
         if self.host is not None:
             host = self._backend, self.host
             ends.update(swap_out=(device, host), swap_in=(host, device))
         for direction, (src, dst) in ends.items():
-            found = self._resolved[direction] = resolve_copy(copies, self.plan, src, dst)
+            found = self._resolved[direction] = resolve_copy(self._copies, self.plan, src, dst)
             self._stats[direction] = CopyStats(
                 direction,
                 found.copy.path,
@@ -73,6 +74,15 @@ class EngineGroup(Generic[A]):
                 found.block_nbytes,
                 found.copy.workspace_nbytes,
             )
+
+    @property
+    def backend(self) -> CacheBackend[A]:
+        """The backend that owns both allocations."""
+        return self._backend
+
+    def build_copy(self, context: CopyContext) -> ResolvedCopy:
+        """A copy of other runs than whole blocks or slots, from the same ranked records."""
+        return build_copy(self._copies, context)
 
     def views(self) -> list[SpecViews[A]]:
         """Every spec with its tensor and rows, made now."""

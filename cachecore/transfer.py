@@ -24,7 +24,7 @@ from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
 from cachecore.probing import PROBE_LIMIT_S, answer_within
 
-__all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "resolve_copy"]
+__all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "build_copy", "resolve_copy"]
 
 
 def block_segments(
@@ -140,14 +140,7 @@ def resolve_copy(
     src: tuple[CacheBackend[Any], CacheAllocation[Any]],
     dst: tuple[CacheBackend[Any], CacheAllocation[Any]],
 ) -> ResolvedCopy:
-    """Build the best record that serves this pair of allocations; bytes through the host if none does.
-
-    Raises
-    ------
-    PluginError
-        When two records of one priority serve (nothing says which is meant), or none does and the
-        backend's memory is not byte-addressable.
-    """
+    """Build the copy of whole blocks or slots between two allocations of one plan; errors as :func:`build_copy`."""
     pages = plan.pages_per_unit
     (src_backend, source), (dst_backend, target) = src, dst
     context = CopyContext(
@@ -159,7 +152,19 @@ def resolve_copy(
         target.num_entries * target.layout.pages_per_entry // pages,
         block_segments(source.layout, source.num_entries, target.layout, target.num_entries, pages),
     )
-    sides = _side_of(src_backend, source), _side_of(dst_backend, target)
+    return build_copy(records, context)
+
+
+def build_copy(records: Sequence[BlockCopyInfo], context: CopyContext) -> ResolvedCopy:
+    """Build the best record that serves this pair of allocations; bytes through the host if none does.
+
+    Raises
+    ------
+    PluginError
+        When two records of one priority serve (nothing says which is meant), or none does and the
+        backend's memory is not byte-addressable.
+    """
+    sides = _side_of(context.src_backend, context.src), _side_of(context.dst_backend, context.dst)
     passed_over: list[tuple[str, str]] = []
     serving: list[BlockCopyInfo] = []
     for record in sorted(records, key=lambda record: (-record.priority, record.name)):
@@ -177,7 +182,7 @@ def resolve_copy(
             f"{serving[0].priority}; disable one with CACHECORE_DISABLE_COPIES"
         )
     if not serving:
-        for backend in (src_backend, dst_backend):
+        for backend in (context.src_backend, context.dst_backend):
             reason = backend.capabilities().get("byte_addressable")
             if reason is not None:
                 told = "; ".join(f"{name}: {why}" for name, why in passed_over) or "none is installed"
