@@ -115,9 +115,7 @@ class SpeculativeTransaction:
             raise PlanError(f"{len(accepted)} accepted counts for {len(self._saved)} sequences")
         for count, (slot, _, num_tokens) in zip(accepted, self._saved, strict=True):
             if not 0 <= whole(count, "an accepted count") <= num_tokens:
-                raise PlanError(
-                    f"slot {slot}: {count} of {num_tokens} draft tokens accepted; expected 0 to {num_tokens}"
-                )
+                raise PlanError(f"slot {slot}: {count} draft tokens accepted; expected 0 to {num_tokens}")
         self._move(self._saved, accepted, restore=True)
         self._saved = None
 
@@ -180,7 +178,8 @@ class _RingCopies:
     def move(self, rows: Sequence[tuple[int, int, int]], *, restore: bool) -> None:
         """Move ``(slot, position, scratch row)`` out of the state, or back into it."""
         pieces = self._row_nbytes // self._piece
-        state, kept = [], []
+        state: list[int] = []
+        kept: list[int] = []
         for slot, position, scratch_row in rows:
             ring_row = (position + self._shift) % self._num_rows
             start = (slot * self._slot_nbytes + ring_row * self._row_nbytes) // self._piece
@@ -208,7 +207,7 @@ def _find_ring(
         most = min(spec.shape[0], ring.max_tokens or spec.shape[0])
         if max_tokens > most:
             raise PlanError(
-                f"a draft of {max_tokens} tokens is longer than ring {ring.name!r} takes, {most} of {spec.shape[0]} rows; "
+                f"a draft of {max_tokens} tokens is too long for ring {ring.name!r}, which takes {most}; "
                 "draft fewer tokens",
                 cache=ring.name,
             )
