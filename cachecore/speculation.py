@@ -92,7 +92,7 @@ class SpeculativeTransaction:
             raise PlanError(f"a draft of {num_tokens} tokens; expected 1 to max_tokens={self._max_tokens}")
         if len(slots) != len(positions) or len(slots) * num_tokens > self._num_rows:
             raise PlanError(
-                f"{len(slots)} slots and {len(positions)} positions for {num_tokens} tokens each; expected one position "
+                f"{len(slots)} slots, {len(positions)} positions and {num_tokens} tokens each; expected one position "
                 f"a slot and at most {self._num_rows} rows in all"
             )
         saved = []
