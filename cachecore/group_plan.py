@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from cachecore.errors import PlanError
 from cachecore.layout import CacheLayout
-from cachecore.policy import LayoutPolicy
+from cachecore.meaning import not_negative
 from cachecore.schema import CacheTensorSpec
 
-__all__ = ["GroupPlan", "check_layouts", "check_names"]
+__all__ = ["DESCRIBED", "GroupPlan", "check_layout", "check_names", "read_described"]
+
+DESCRIBED = ("policy", "policy_version", "specs", "layout", "host_layout")
+"""The JSON fields of both kinds of plan."""
 
 
 class GroupPlan(ABC):
@@ -32,6 +35,9 @@ class GroupPlan(ABC):
     policy_version: str
 
     def _prove(self) -> None:
+        for field in ("policy", "policy_version"):
+            if not isinstance(getattr(self, field), str):
+                raise TypeError(f"group {self.name!r}: {field} must be a string, not {getattr(self, field)!r}")
         if not self.specs:
             raise PlanError(f"group {self.name!r} has no caches; a plan needs at least one spec")
         check_names(self.specs, f"group {self.name!r}")
@@ -61,11 +67,8 @@ class GroupPlan(ABC):
     def num_entries(self, num_units: int, *, host: bool = False) -> int:
         """Entries that ``num_units`` blocks or slots take in the device or the host layout."""
         layout = self.host_layout if host else self.layout
-        if not isinstance(num_units, int) or isinstance(num_units, bool) or num_units < 0:
-            raise PlanError(
-                f"group {self.name!r}: num_{self.unit}s is {num_units!r}; expected an integer of zero or more"
-            )
-        return num_units * self.pages_per_unit // layout.pages_per_entry
+        units = not_negative(num_units, f"group {self.name!r}: num_{self.unit}s")
+        return units * self.pages_per_unit // layout.pages_per_entry
 
     def unit_nbytes(self, *, host: bool = False) -> int:
         """Bytes that one block or slot adds, padding included."""
@@ -90,17 +93,30 @@ class GroupPlan(ABC):
         }
 
 
-def check_layouts(policy: LayoutPolicy, **layouts: object) -> None:
-    """Refuse what a policy's method returned instead of a layout."""
-    for method, value in layouts.items():
-        if not isinstance(value, CacheLayout):
-            raise TypeError(f"policy {policy.name!r}: {method}() must return a CacheLayout, not {value!r}")
+def read_described(data: Mapping[str, Any]) -> tuple[tuple[CacheTensorSpec, ...], CacheLayout, CacheLayout, str, str]:
+    """The inverse of :meth:`GroupPlan.describe`: specs, layout, host layout, policy and its version."""
+    specs = tuple(CacheTensorSpec.from_json(spec) for spec in data["specs"])
+    num_rows = [spec.num_rows for spec in specs]
+    return (
+        specs,
+        CacheLayout.from_json(data["layout"], num_rows),
+        CacheLayout.from_json(data["host_layout"], num_rows),
+        data["policy"],
+        data["policy_version"],
+    )
+
+
+def check_layout(layout: object, specs: Sequence[CacheTensorSpec], where: str, *, host: bool = False) -> None:
+    """Prove what a policy's method returned before anything is derived from it."""
+    if not isinstance(layout, CacheLayout):
+        raise TypeError(f"{where} must return a CacheLayout, not {layout!r}")
+    layout.validate(specs, host=host)
 
 
 def check_names(specs: Sequence[CacheTensorSpec], where: str, *, whole_model: bool = False) -> None:
     """One name is found by layer or by consumer row, never both, and no row of it stands twice."""
     by_consumer: dict[str, bool] = {}
-    rows: dict[str, set[int]] = {}
+    rows: dict[str, dict[str, set[int]]] = {}
     for spec in specs:
         consumer = spec.consumer_rows is not None
         if by_consumer.setdefault(spec.name, consumer) != consumer:
@@ -109,19 +125,19 @@ def check_names(specs: Sequence[CacheTensorSpec], where: str, *, whole_model: bo
                 "found by its row; use another name for one of them",
                 cache=spec.name,
             )
-        mine = spec.consumer_rows if spec.consumer_rows is not None else spec.row_ids
-        taken = rows.setdefault(spec.name, set())
-        both = taken.intersection(mine)
-        if both:
-            raise PlanError(
-                f"{where}: {'consumer row' if consumer else 'layer'} {min(both)} of cache {spec.name!r} "
-                "stands in two tensors; every row is placed once",
-                cache=spec.name,
-            )
-        taken.update(mine)
+        taken = rows.setdefault(spec.name, {"consumer row": set(), "row id" if consumer else "layer": set()})
+        for (what, numbers), mine in zip(taken.items(), (spec.consumer_rows or (), spec.row_ids), strict=True):
+            both = numbers.intersection(mine)
+            if both:
+                raise PlanError(
+                    f"{where}: {what} {min(both)} of cache {spec.name!r} stands in two tensors; a row is placed once",
+                    cache=spec.name,
+                )
+            numbers.update(mine)
     if not whole_model:
         return
     for name, taken in rows.items():
-        if by_consumer[name] and len(taken) != max(taken) + 1:
-            missing = next(row for row in range(max(taken)) if row not in taken)
+        numbers = taken["consumer row"]
+        if by_consumer[name] and len(numbers) != max(numbers) + 1:
+            missing = next(row for row in range(max(numbers)) if row not in numbers)
             raise PlanError(f"{where}: consumer row {missing} of cache {name!r} is missing", cache=name)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cachecore.errors import LayoutError
 from cachecore.layout_proof import prove_layout
-from cachecore.meaning import whole
+from cachecore.meaning import check_fields, whole
 from cachecore.schema import CacheTensorSpec
 
 __all__ = ["NATIVE_ALIGNMENT", "CacheLayout", "CacheSlice", "PoolSpec", "RowStrides"]
@@ -59,6 +59,16 @@ class PoolSpec:
         """Bytes that one entry adds to this pool."""
         return self.outer * self.inner
 
+    def to_json(self) -> dict[str, int]:
+        """Plain data with every field."""
+        return {name: getattr(self, name) for name in _POOL_LEAST}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, int]) -> PoolSpec:
+        """The inverse of :meth:`to_json`."""
+        check_fields(data, _POOL_LEAST, "pool")
+        return cls(**data)
+
 
 class CacheSlice(NamedTuple):
     """Where one row stands: bytes ``offset .. offset + nbytes`` of ``pool[outer, entry]``."""
@@ -89,6 +99,8 @@ class CacheLayout:
     pages_per_entry: int = 1
 
     def __post_init__(self) -> None:
+        if not isinstance(self.kind, str):
+            raise TypeError(f"a layout's kind must be a string, not {self.kind!r}")
         pages = whole(self.pages_per_entry, "pages_per_entry")
         if pages < 1:
             raise LayoutError(f"layout {self.kind!r} has {pages} pages_per_entry; expected at least 1")
@@ -179,28 +191,28 @@ class CacheLayout:
         return {
             "kind": self.kind,
             "pages_per_entry": self.pages_per_entry,
-            "pools": [
-                {
-                    "outer": pool.outer,
-                    "inner": pool.inner,
-                    "base_alignment": pool.base_alignment,
-                    "alignment": pool.alignment,
-                    "stride_multiple": pool.stride_multiple,
-                }
-                for pool in self.pools
-            ],
+            "pools": [pool.to_json() for pool in self.pools],
             "rows": [_fold(rows) for rows in self.slices],
         }
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> CacheLayout:
-        """The inverse of :meth:`to_json`."""
+    def from_json(cls, data: Mapping[str, Any], num_rows: Sequence[int]) -> CacheLayout:
+        """The inverse of :meth:`to_json`, for specs with ``num_rows`` rows.
+
+        Raises :class:`~cachecore.errors.LayoutError` before a run is written out that has other rows.
+        """
+        check_fields(data, ("kind", "pages_per_entry", "pools", "rows"), "layout")
+        if len(data["rows"]) != len(num_rows):
+            raise LayoutError(f"layout places {len(data['rows'])} specs, but there are {len(num_rows)}")
         return cls(
             kind=data["kind"],
-            pools=tuple(PoolSpec(**pool) for pool in data["pools"]),
-            slices=tuple(_unfold(runs) for runs in data["rows"]),
+            pools=tuple(PoolSpec.from_json(pool) for pool in data["pools"]),
+            slices=tuple(_unfold(runs, rows) for runs, rows in zip(data["rows"], num_rows, strict=True)),
             pages_per_entry=data["pages_per_entry"],
         )
+
+
+_RUN_LENGTH = 7
 
 
 def _entries(num_entries: int) -> int:
@@ -225,7 +237,12 @@ def _fold(rows: Sequence[CacheSlice]) -> list[list[int]]:
     return runs
 
 
-def _unfold(runs: Sequence[Sequence[int]]) -> tuple[CacheSlice, ...]:
+def _unfold(runs: Sequence[Sequence[int]], num_rows: int) -> tuple[CacheSlice, ...]:
+    for run in runs:
+        if len(run) != _RUN_LENGTH or whole(run[4], "a run's row count") < 1:
+            raise LayoutError(f"{run!r} is no run of rows; expected pool, outer, offset, nbytes, count and two steps")
+    if sum(run[4] for run in runs) != num_rows:
+        raise LayoutError(f"layout places {sum(run[4] for run in runs)} rows of a cache that has {num_rows}")
     return tuple(
         CacheSlice(pool, outer + step * outer_step, offset + step * offset_step, nbytes)
         for pool, outer, offset, nbytes, count, outer_step, offset_step in runs

@@ -13,7 +13,17 @@ from typing import Any, SupportsIndex
 
 from cachecore.errors import PlanError
 
-__all__ = ["AXES", "REPLICATED", "HeadShard", "Plane", "check_axes", "not_negative", "positive", "whole"]
+__all__ = [
+    "AXES",
+    "REPLICATED",
+    "HeadShard",
+    "Plane",
+    "check_axes",
+    "check_fields",
+    "not_negative",
+    "positive",
+    "whole",
+]
 
 AXES = ("token", "head", "other")
 """The label a dimension may carry."""
@@ -85,7 +95,10 @@ class HeadShard:
     @classmethod
     def from_json(cls, data: Mapping[str, int] | None) -> HeadShard:
         """The inverse of :meth:`to_json`."""
-        return REPLICATED if data is None else cls(**data)
+        if data is None:
+            return REPLICATED
+        check_fields(data, ("total", "first", "count", "replica"), "shard")
+        return cls(**data)
 
 
 REPLICATED = HeadShard()
@@ -110,6 +123,23 @@ class Plane:
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
         return {"name": self.name, "token_nbytes": self.token_nbytes}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Plane:
+        """The inverse of :meth:`to_json`."""
+        check_fields(data, ("name", "token_nbytes"), "plane")
+        return cls(**data)
+
+
+def check_fields(data: Mapping[str, Any], fields: Iterable[str], what: str) -> None:
+    """Refuse JSON of ``what`` that lacks a field or has one that this release does not know."""
+    if not isinstance(data, Mapping):
+        raise PlanError(f"{what} is {data!r}; expected an object")
+    missing, unknown = sorted(set(fields) - set(data)), sorted(set(data) - set(fields))
+    if missing or unknown:
+        raise PlanError(
+            f"{what} lacks fields {missing} and has unknown fields {unknown}", missing=missing, unknown=unknown
+        )
 
 
 def check_axes(axes: Iterable[str], shape: tuple[int, ...], owner: str) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from cachecore.dtypes import ITEMSIZE, dtype_name
 from cachecore.errors import PlanError
 from cachecore.meaning import REPLICATED, HeadShard, Plane, check_axes, positive, whole
 
-__all__ = ["CacheDesc", "CachePayload"]
+__all__ = ["PAYLOAD_FIELDS", "CacheDesc", "CachePayload"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cachecore.errors import PlanError
-from cachecore.group_plan import GroupPlan, check_layouts
+from cachecore.group_plan import DESCRIBED, GroupPlan, check_layout, read_described
 from cachecore.layout import CacheLayout
-from cachecore.meaning import positive
+from cachecore.meaning import check_fields, positive
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.schema import BlockCacheGeometry, CacheTensorSpec
 
@@ -89,15 +89,9 @@ class BlockCachePlan(GroupPlan):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> BlockCachePlan:
         """The inverse of :meth:`to_json`; everything is proved again."""
+        check_fields(data, ("kind", "group", "logical_block_size", "kernel_block_size", "window", *DESCRIBED), "group")
         geometry = BlockCacheGeometry(data["logical_block_size"], data["kernel_block_size"])
-        return cls(
-            GroupSpec(data["group"], geometry, data["window"]),
-            tuple(CacheTensorSpec.from_json(spec) for spec in data["specs"]),
-            CacheLayout.from_json(data["layout"]),
-            CacheLayout.from_json(data["host_layout"]),
-            data["policy"],
-            data["policy_version"],
-        )
+        return cls(GroupSpec(data["group"], geometry, data["window"]), *read_described(data))
 
 
 def plan_from_specs(
@@ -116,8 +110,9 @@ def plan_from_specs(
         raise PlanError(f"group {group!r} has no caches; a plan needs at least one request or K/V spec", group=group)
     policy.check_geometry(specs, geometry)
     layout = policy.select_block_layout(specs, geometry, hints)
+    check_layout(layout, specs, f"policy {policy.name!r}: select_block_layout()")
     host_layout = policy.select_host_layout(specs, geometry, layout, hints)
-    check_layouts(policy, select_block_layout=layout, select_host_layout=host_layout)
+    check_layout(host_layout, specs, f"policy {policy.name!r}: select_host_layout()", host=True)
     return BlockCachePlan(group_spec, tuple(specs), layout, host_layout, policy.name, policy.version)
 
 

@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from cachecore.errors import CacheLookupError, PlanError
+from cachecore.device import DeviceSpec
+from cachecore.errors import CacheCoreError, CacheLookupError, PlanError
 from cachecore.group_plan import GroupPlan, check_names
+from cachecore.meaning import check_fields
 from cachecore.plan import BlockCachePlan
 from cachecore.state_plan import StateCachePlan
 
@@ -34,8 +36,14 @@ class CachePlanSet:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
+        object.__setattr__(self, "device", str(DeviceSpec.parse(self.device)))
+        if not isinstance(self.backend, str) or not self.backend:
+            raise PlanError(f"backend name is {self.backend!r}; expected a non-empty string")
         if not self.groups:
             raise PlanError("a plan set needs at least one group")
+        for plan in self.groups:
+            if not isinstance(plan, GroupPlan):
+                raise TypeError(f"groups of a plan set are plans, not {plan!r}")
         by_name = {plan.name: plan for plan in self.groups}
         if len(by_name) != len(self.groups):
             names = [plan.name for plan in self.groups]
@@ -118,12 +126,12 @@ class CachePlanSet:
                 f"{PLAN_FORMAT_VERSION}. Plan again with this release"
             )
         try:
+            check_fields(data, ("format", "version", "device", "backend", "groups"), "plan")
             return cls(
                 tuple(_KINDS[group["kind"]].from_json(group) for group in data["groups"]),
                 data["device"],
                 data["backend"],
             )
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            if isinstance(error, CacheLookupError):
-                raise
-            raise PlanError(f"this plan is damaged: {type(error).__name__}: {error}") from error
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            told = str(error) if isinstance(error, CacheCoreError) else f"{type(error).__name__}: {error}"
+            raise PlanError(f"this plan is damaged: {told}") from error

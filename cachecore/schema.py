@@ -8,8 +8,8 @@ from types import MappingProxyType
 from typing import Any
 
 from cachecore.errors import CacheLookupError, PlanError
-from cachecore.meaning import HeadShard, Plane, not_negative, positive, whole
-from cachecore.payload import CachePayload
+from cachecore.meaning import HeadShard, Plane, check_fields, not_negative, positive, whole
+from cachecore.payload import PAYLOAD_FIELDS, CachePayload
 
 __all__ = [
     "BlockCacheBinding",
@@ -213,13 +213,14 @@ class CacheTensorSpec(CachePayload):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> CacheTensorSpec:
         """The inverse of :meth:`to_json`."""
+        check_fields(data, (*PAYLOAD_FIELDS, "row_ids", "consumer_rows"), "cache")
         return cls(
             **{
                 **data,
                 "shape": tuple(data["shape"]),
                 "axes": tuple(data["axes"]),
                 "shard": HeadShard.from_json(data["shard"]),
-                "planes": tuple(Plane(**plane) for plane in data["planes"]),
+                "planes": tuple(Plane.from_json(plane) for plane in data["planes"]),
                 "row_ids": tuple(data["row_ids"]),
                 "consumer_rows": None if data["consumer_rows"] is None else tuple(data["consumer_rows"]),
             }

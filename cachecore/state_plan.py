@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from cachecore.errors import PlanError
-from cachecore.group_plan import GroupPlan, check_layouts
+from cachecore.group_plan import DESCRIBED, GroupPlan, check_layout, read_described
 from cachecore.layout import CacheLayout
+from cachecore.meaning import check_fields
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.schema import CacheTensorSpec, StateCacheRequest
 
@@ -61,14 +62,8 @@ class StateCachePlan(GroupPlan):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> StateCachePlan:
         """The inverse of :meth:`to_json`; everything is proved again."""
-        return cls(
-            data["group"],
-            tuple(CacheTensorSpec.from_json(spec) for spec in data["specs"]),
-            CacheLayout.from_json(data["layout"]),
-            CacheLayout.from_json(data["host_layout"]),
-            data["policy"],
-            data["policy_version"],
-        )
+        check_fields(data, ("kind", "group", *DESCRIBED), "group")
+        return cls(data["group"], *read_described(data))
 
 
 def state_specs(requests: Sequence[StateCacheRequest]) -> tuple[CacheTensorSpec, ...]:
@@ -100,7 +95,8 @@ def plan_from_states(
     for group, listed in groups.items():
         specs = state_specs(listed)
         layout = policy.select_state_layout(specs, hints)
+        check_layout(layout, specs, f"policy {policy.name!r}: select_state_layout()")
         host_layout = policy.select_state_host_layout(specs, layout, hints)
-        check_layouts(policy, select_state_layout=layout, select_state_host_layout=host_layout)
+        check_layout(host_layout, specs, f"policy {policy.name!r}: select_state_host_layout()", host=True)
         plans.append(StateCachePlan(group, specs, layout, host_layout, policy.name, policy.version))
     return tuple(plans)

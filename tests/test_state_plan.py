@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+from samples import POLICY, consumer_spec, layer_spec
+
+from cachecore import (
+    PlanError,
+    StandardLayoutPolicy,
+    StateCachePlan,
+    StateCacheRequest,
+    plan_from_states,
+)
+from cachecore.layout_kinds import contiguous_state_layout, packed_state_layout
+from cachecore.state_plan import state_specs
+
+
+def state(name="ssm", shape=(4,), dtype="float32", **more):
+    return StateCacheRequest(name=name, shape=shape, dtype=dtype, **more)
+
+
+def test_states_of_layers_have_a_row_each():
+    conv, ssm = state_specs([state("conv", layers=(4, 0, 2)), state("ssm")])
+
+    assert (conv.row_ids, ssm.row_ids) == ((4, 0, 2), (0,))
+    assert conv.consumer_rows is None
+
+
+def test_an_anonymous_state_cannot_be_asked_for_twice():
+    with pytest.raises(
+        PlanError, match=r"state 'ssm' is asked for twice; name the layers of each, or use two"
+    ) as caught:
+        state_specs([state(layers=(0,)), state()])
+
+    assert caught.value.cache == "ssm"
+
+
+def test_a_layer_cannot_be_asked_for_twice():
+    with pytest.raises(PlanError, match=r"group 'state': layer 1 of cache 'ssm' stands in two tensors"):
+        plan_from_states([state(layers=(0, 1)), state(shape=(8,), layers=(1,))], POLICY)
+
+
+def test_states_must_be_requests():
+    with pytest.raises(TypeError, match=r"states must be StateCacheRequest"):
+        plan_from_states([layer_spec()], POLICY)
+
+
+def test_every_group_gets_its_plan():
+    plans = plan_from_states([state("conv"), state("ring", group="window"), state("ssm")], POLICY)
+
+    assert [(plan.name, [spec.name for spec in plan.specs]) for plan in plans] == [
+        ("state", ["conv", "ssm"]),
+        ("window", ["ring"]),
+    ]
+
+
+def test_no_states_make_no_plans():
+    assert plan_from_states([], POLICY) == ()
+
+
+def test_a_slot_is_one_entry():
+    (plan,) = plan_from_states([state(shape=(96,), layers=(0, 1))], POLICY)
+
+    # 96 * 4 = 384 bytes, in two layers: 768, a multiple of 256; the host has no more
+    assert (plan.slot_nbytes(), plan.slot_nbytes(host=True)) == (768, 768)
+    assert (plan.pages_per_unit, plan.num_entries(5), plan.unit, plan.kind) == (1, 5, "slot", "state")
+    assert plan.layout.kind == "packed-state"
+
+
+def test_a_group_needs_a_name():
+    with pytest.raises(PlanError, match=r"group name is ''; expected a non-empty string"):
+        plan_from_states([state(group="")], POLICY)
+
+
+def test_a_state_has_no_consumer_rows():
+    specs = [consumer_spec()]
+    layout = packed_state_layout(specs)
+
+    with pytest.raises(PlanError, match=r"state 'index' has consumer rows; states are found by name and layer"):
+        StateCachePlan("state", specs, layout, layout, "standard", "1")
+
+
+def test_a_layout_of_other_states_is_refused():
+    specs = [layer_spec("conv"), layer_spec("ssm")]
+    layout = contiguous_state_layout(specs[:1])
+
+    with pytest.raises(ValueError, match=r"places 1 specs, but there are 2"):
+        StateCachePlan("state", specs, layout, layout, "standard", "1")
+
+
+@pytest.mark.parametrize("method", ["select_state_layout", "select_state_host_layout"])
+def test_a_policy_that_returns_no_layout_is_a_type_error(method):
+    policy = type("Vendor", (StandardLayoutPolicy,), {method: lambda self, *given: None})()
+
+    with pytest.raises(TypeError, match=rf"policy 'standard': {method}\(\) must return a CacheLayout, not None"):
+        plan_from_states([state()], policy)
