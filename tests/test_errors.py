@@ -14,6 +14,7 @@ BUILTINS = {
     "BlockPairsError": ValueError,
     "AllocationError": MemoryError,
     "CacheLookupError": KeyError,
+    "AgreementError": RuntimeError,
     "MigrationError": ValueError,
     "EngineStateError": RuntimeError,
     "PluginError": RuntimeError,

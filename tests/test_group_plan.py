@@ -6,7 +6,7 @@ import pytest
 from samples import Index, consumer_spec, kv_plan, layer_spec, plan_with
 
 from cachecore import BlockCacheGeometry, CacheSlice, LayoutError, PlanError, PoolSpec
-from cachecore.group_plan import check_names
+from cachecore.group_plan import check_layout, check_names
 from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
 
 
