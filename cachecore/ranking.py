@@ -103,4 +103,5 @@ def no_backend_error(
         f"one for {device.type}; `cachecore backends` shows all",
         device=str(device),
         reasons=tuple(reasons),
+        install=line,
     )
