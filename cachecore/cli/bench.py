@@ -1,0 +1,153 @@
+"""``cachecore bench copy|swap``: how fast blocks move, as a share of what the memory can do.
+
+The core measures nothing itself: it has no arrays. A plugin brings a benchmark through an entry point
+in group ``cachecore.bench``. Its name is a backend's; its object is called as::
+
+    run(what, *, device, backend, quick, progress) -> Iterable[Mapping[str, object]]
+
+``what`` is ``"copy"`` or ``"swap"``; ``device`` a name such as ``"cpu"`` or ``"cuda:0"``; ``backend`` the
+backend to measure as ``name@distribution``, to be forced when the engine is opened; ``quick`` asks for
+few repetitions; ``progress(message)`` may be called before anything that takes a while. Each result has
+the keys of :data:`RESULT_KEYS` and may have more, which ``--json`` prints. A benchmark checks bytes before
+it measures, and raises a ``CacheCoreError`` when one is wrong.
+
+The benchmark named like the chosen backend is used; when there is none, the only one installed (a
+benchmark of tensors serves every backend of tensors), or the one named with ``--bench``.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import importlib_metadata
+
+from cachecore.cli.terminal import CommandError, add_json, device_name, print_json, progress, table
+from cachecore.device import DeviceSpec
+from cachecore.errors import PluginError
+from cachecore.nbytes import format_nbytes
+from cachecore.registry import PluginRegistry
+
+BENCH_GROUP = "cachecore.bench"
+
+RESULT_KEYS = (
+    "scenario",
+    "run_nbytes",
+    "num_pairs",
+    "path",
+    "gb_per_s",
+    "limit_gb_per_s",
+    "ratio",
+    "contiguous_ratio",
+    "submit_s",
+)
+"""What every result says. Rates are 1e9 payload bytes a second, counted once; ``ratio`` is ``gb_per_s`` of
+``limit_gb_per_s``, the fastest way to move runs of ``run_nbytes``; ``contiguous_ratio`` is ``gb_per_s`` of one
+contiguous copy; ``submit_s`` is how long the call kept the host."""
+
+_DESCRIPTION = """\
+Measure block copies or swaps, after checking that they move the right bytes and no others.
+
+ratio compares with the fastest way to move runs of the same length in the same memory, measured in
+turn with it: what is left of 1.00 is the price of blocks. contiguous compares with one plain copy.
+"""
+
+_EPILOG = """\
+examples:
+  cachecore bench copy                     block copies on the CPU
+  cachecore bench swap --device cuda --quick
+  cachecore bench copy --json | jq '.results[] | {scenario, ratio}'
+"""
+
+
+def add_command(commands: Any, style: dict[str, Any]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "bench", help="measure block copies and swaps", description=_DESCRIPTION, epilog=_EPILOG, **style
+    )
+    parser.add_argument("what", choices=("copy", "swap"), help="within the device, or between device and host")
+    parser.add_argument("--device", type=device_name, default="cpu", help="where to measure (default: cpu)")
+    parser.add_argument("--backend", metavar="NAME", help="force a backend: name or name@distribution")
+    parser.add_argument("--bench", metavar="NAME", help="which installed benchmark to run, where several are")
+    parser.add_argument("--quick", action="store_true", help="few repetitions: a look, not a measurement")
+    add_json(parser)
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Choose the backend, find its benchmark, run it and print what it measured."""
+    registry = PluginRegistry()
+    progress("loading plugins")
+    registry.load_entry_points()
+    selection = registry.select(DeviceSpec.parse(options.device), backend=options.backend)
+    chosen = selection.chosen
+    name, bench = _find(chosen.info.name, options.bench)
+    forced = f"{chosen.info.name}@{chosen.plugin.distribution}"
+    returned = bench(options.what, device=options.device, backend=forced, quick=options.quick, progress=progress)
+    results = _checked(returned, name)
+    if options.json:
+        print_json(
+            {
+                "what": options.what,
+                "device": options.device,
+                "backend": chosen.info.name,
+                "distribution": chosen.plugin.distribution,
+                "bench": name,
+                "quick": options.quick,
+                "results": results,
+            }
+        )
+    else:
+        print("\n".join(_text(options.what, options.device, chosen.info.name, selection.reason, results)))
+    return 0
+
+
+def _find(backend: str, asked: str | None) -> tuple[str, Callable[..., Any]]:
+    entries = {entry.name: entry for entry in importlib_metadata.entry_points(group=BENCH_GROUP)}
+    names = ", ".join(sorted(entries)) or "none"
+    wanted = asked or (backend if backend in entries or len(entries) != 1 else next(iter(entries)))
+    entry = entries.get(wanted)
+    if entry is None:
+        raise CommandError(
+            f"no benchmark {wanted!r} is installed; there are: {names}. Name one with --bench, or run "
+            "`python -m pip install cachecore-torch-default`, which brings the one for torch devices"
+        )
+    origin = "unknown" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
+    try:
+        loaded = entry.load()
+    except (ImportError, AttributeError) as error:
+        raise PluginError(f"benchmark {wanted!r} of {origin}: import of {entry.value!r} failed: {error}") from error
+    if not callable(loaded):
+        raise PluginError(f"benchmark {wanted!r} of {origin} is {loaded!r}; expected a callable")
+    return wanted, loaded
+
+
+def _checked(returned: Iterable[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
+    results = [dict(result) for result in returned]
+    for result in results:
+        missing = [key for key in RESULT_KEYS if key not in result]
+        if missing:
+            raise PluginError(f"benchmark {name!r} returned a result without {', '.join(missing)}: {result!r}")
+    if not results:
+        raise PluginError(f"benchmark {name!r} returned no result")
+    return results
+
+
+def _text(what: str, device: str, backend: str, why: str, results: list[dict[str, Any]]) -> list[str]:
+    header = ["scenario", "run", "pairs", "path", "GB/s", "limit", "ratio", "contiguous", "submit"]
+    rows = [
+        [
+            result["scenario"],
+            format_nbytes(result["run_nbytes"]),
+            result["num_pairs"],
+            result["path"],
+            f"{result['gb_per_s']:.2f}",
+            f"{result['limit_gb_per_s']:.2f}",
+            f"{result['ratio']:.2f}",
+            f"{result['contiguous_ratio']:.2f}",
+            f"{result['submit_s'] * 1e6:,.0f} us",
+        ]
+        for result in results
+    ]
+    return [f"{what} on {device} by backend {backend} ({why})", *table(header, rows, right="1245678")]

@@ -1,0 +1,136 @@
+"""What the commands share: options that read devices and sizes, tables, JSON, progress."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar
+
+import importlib_metadata
+
+from cachecore.backend import API_VERSION
+from cachecore.device import DeviceSpec
+from cachecore.errors import CacheCoreError
+from cachecore.nbytes import parse_nbytes
+from cachecore.plan_set import CachePlanSet
+from cachecore.sizing import counts_for
+
+T = TypeVar("T")
+
+DISTRIBUTION = "cachecore-kv"
+
+
+class CommandError(CacheCoreError):
+    """A command that cannot be carried out with what it was given."""
+
+
+def core_version() -> str:
+    """The version of the installed core, or that it runs from a source tree."""
+    try:
+        return importlib_metadata.version(DISTRIBUTION)
+    except importlib_metadata.PackageNotFoundError:
+        return "from a source tree, not installed"
+
+
+def version_line() -> str:
+    """What ``--version`` prints."""
+    return f"cachecore {core_version()} ({DISTRIBUTION}, plugin API {API_VERSION}, Python {platform.python_version()})"
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Add ``--json``."""
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+
+
+def device_name(text: str) -> str:
+    """An option that names a device."""
+    return str(_or_usage(DeviceSpec.parse, text))
+
+
+def byte_count(text: str) -> int:
+    """An option that is a number of bytes."""
+    return _or_usage(parse_nbytes, text)
+
+
+def _or_usage(read: Callable[[str], T], text: str) -> T:
+    try:
+        return read(text)
+    except CacheCoreError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def unit_counts(text: str) -> int | dict[str, int]:
+    """An option that is a number, or one for each group: ``1024`` or ``full=1024,sliding=64``."""
+    try:
+        if "=" not in text:
+            return int(text)
+        return {name.strip(): int(number) for name, number in (part.split("=", 1) for part in text.split(","))}
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no count; expected a number such as 1024, or one a group such as full=1024,sliding=64"
+        ) from error
+
+
+def counts_of(plans: CachePlanSet, asked: int | Mapping[str, int] | None) -> dict[str, int] | None:
+    """The counts of every group as ``--blocks`` gave them."""
+    return None if asked is None else counts_for(plans, asked, "--blocks")
+
+
+def read_plan(path: str) -> CachePlanSet:
+    """Read a saved plan; ``-`` is standard input."""
+    if path == "-":
+        return _loaded(sys.stdin.buffer.read(), "standard input")
+    with open(path, "rb") as file:
+        return _loaded(file.read(), path)
+
+
+def _loaded(text: bytes, where: str) -> CachePlanSet:
+    try:
+        return CachePlanSet.loads(text)
+    except CacheCoreError as error:
+        raise CommandError(f"{where}: {error}") from error
+
+
+def print_json(data: Mapping[str, Any]) -> None:
+    """Print one JSON document."""
+    print(json.dumps(data, indent=2, ensure_ascii=False))
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, indent: int = 2, right: str = "") -> list[str]:
+    """Lines of aligned columns; ``right`` lists the column numbers (one digit each) to align right."""
+    cells = [[str(cell) for cell in row] for row in [header, *rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    return [
+        " " * indent
+        + "  ".join(
+            f"{cell:>{width}}" if str(column) in right else f"{cell:<{width}}"
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def width_of_terminal() -> int:
+    """Columns to write; 100 where standard output is no terminal."""
+    return max(60, shutil.get_terminal_size((100, 24)).columns) if sys.stdout.isatty() else 100
+
+
+def progress(message: str) -> None:
+    """Say what takes a while, where somebody is looking."""
+    if sys.stderr.isatty():
+        print(f"cachecore: {message}", file=sys.stderr, flush=True)
+
+
+def warn(message: str) -> None:
+    """Say something that matters whoever reads the output."""
+    print(f"cachecore: warning: {message}", file=sys.stderr)
+
+
+def usage_error(options: argparse.Namespace, message: str) -> NoReturn:
+    """Refuse options that do not go together, as argparse refuses one."""
+    parser: argparse.ArgumentParser = options.parser
+    parser.error(message)
