@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+from samples import POLICY, consumer_spec, layer_spec
+
+from cachecore import BlockCacheGeometry, KvStorage, LayoutHints, LayoutPolicy
+
+BLOCK_OF_4 = BlockCacheGeometry(16, 4)
+
+
+def select(specs, **hints):
+    return POLICY.select_block_layout(specs, BLOCK_OF_4, LayoutHints(**hints))
+
+
+def dense(name="dsa"):
+    return consumer_spec(name, per_row_contiguous=True)
+
+
+@pytest.mark.parametrize(
+    ("specs", "kind"),
+    [
+        ([layer_spec("k"), layer_spec("v")], "packed"),
+        ([consumer_spec("a"), consumer_spec("b", shape=(4, 16))], "row"),
+        ([dense("a"), dense("b")], "contiguous"),
+        ([layer_spec("k", per_row_contiguous=True)], "contiguous"),  # the flag wins
+        ([layer_spec("k"), dense(), consumer_spec("b"), layer_spec("v")], "composite(packed, contiguous, row, packed)"),
+        ([layer_spec("k"), layer_spec("v"), layer_spec("w", rows=3)], "composite(packed, packed)"),
+    ],
+    ids=["kv", "operators", "dense", "dense kv", "mixed", "row counts"],
+)
+def test_runs_of_one_kind_share_a_layout(specs, kind):
+    layout = select(specs)
+
+    assert layout.kind == kind
+    layout.validate(specs)
+
+
+def test_one_run_per_block_is_block_major():
+    layout = select([layer_spec("k"), layer_spec("v")], one_run_per_block=True)
+
+    # 2 tensors * 2 rows * 4 pages * 128 bytes in one entry
+    assert (layout.kind, layout.pages_per_entry) == ("block-major", 4)
+    assert [pool.inner for pool in layout.pools] == [2048]
+
+
+def test_contiguity_goes_before_one_run_per_block():
+    assert select([layer_spec("k"), dense()], one_run_per_block=True).kind == "composite(packed, contiguous)"
+
+
+def test_states_are_packed_and_the_host_tier_is_block_major():
+    specs = [layer_spec("conv", rows=3), layer_spec("ssm")]
+    device = POLICY.select_state_layout(specs, LayoutHints())
+    host = POLICY.select_state_host_layout(specs, device, LayoutHints())
+
+    assert (device.kind, host.kind, host.pages_per_entry) == ("packed-state", "block-major", 1)
+
+
+def test_the_host_tier_keeps_the_devices_order():
+    specs = [layer_spec("k"), layer_spec("v")]
+
+    host = POLICY.select_host_layout(specs, BLOCK_OF_4, select(specs), LayoutHints())
+
+    # k0, v0, k1, v1; four pages of 128 bytes each
+    assert [[row.offset for row in rows] for rows in host.slices] == [[0, 1024], [512, 1536]]
+
+
+@pytest.mark.parametrize("hint", [512, 4096, 1 << 21])
+def test_base_alignment_reaches_every_pool(hint):
+    specs = [layer_spec("k"), dense(), consumer_spec("b")]
+    device = select(specs, base_alignment=hint)
+    host = POLICY.select_host_layout(specs, BLOCK_OF_4, device, LayoutHints(base_alignment=hint))
+    states = POLICY.select_state_layout(specs[:1], LayoutHints(base_alignment=hint))
+
+    assert {pool.base_alignment for layout in (device, host, states) for pool in layout.pools} == {hint}
+
+
+def test_pages_are_token_major_by_default():
+    assert POLICY.kv_order("plain") == ("token", "head", "other")
+
+
+@pytest.mark.parametrize(
+    ("format", "storage"),
+    [
+        ("plain", KvStorage(None, 0, 0, 1, 1)),
+        ("int8_asym", KvStorage("uint8", 2, 2, 1, 1)),
+        ("int4_asym", KvStorage("uint8", 2, 2, 2, 2)),
+        ("turbo", KvStorage("uint8", 2, 1, 2, 4)),
+        ("fp8", KvStorage("float8_e4m3fn", 0, 0, 1, 1)),
+        ("fp8_e5m2", KvStorage("float8_e5m2", 0, 0, 1, 1)),
+        ("fp8_ds_mla", KvStorage("float8_e4m3fn", 0, 0, 1, 1)),
+    ],
+)
+def test_storage_of_a_known_format(format, storage):
+    assert POLICY.storage(format) == storage
+
+
+def test_storage_of_an_unknown_format_is_the_reason_why_not():
+    assert "K/V format 'int3' is unknown; known are plain, int8_asym" in POLICY.storage("int3")
+
+
+def test_any_geometry_is_fine_by_default():
+    assert POLICY.check_geometry([layer_spec()], BlockCacheGeometry(7)) is None
+
+
+def test_a_policy_must_choose_both_layouts():
+    class Half(LayoutPolicy):
+        def select_block_layout(self, specs, geometry, hints):
+            return None
+
+    with pytest.raises(TypeError, match=r"abstract method '?select_state_layout'?"):
+        Half()
+
+
+def test_name_and_version_are_recorded():
+    assert (POLICY.name, POLICY.version) == ("standard", "1")
