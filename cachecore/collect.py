@@ -48,9 +48,12 @@ class CollectedCaches:
             for consumer, bindings in self.bindings:
                 done.append((consumer, tuple(getattr(consumer, "block_cache_bindings", ()))))
                 consumer.bind_block_caches(bindings)
-        except BaseException:
+        except BaseException as error:
             for consumer, earlier in reversed(done):
-                consumer.bind_block_caches(earlier)
+                try:
+                    consumer.bind_block_caches(earlier)
+                except Exception as again:  # noqa: BLE001  # one that cannot go back must not keep the others bound
+                    error.add_note(f"{type(consumer).__qualname__} could not take its earlier bindings back: {again!r}")
             raise
 
 
@@ -91,7 +94,7 @@ def _is_consumer(module: Any, kind: type, spelled: set[type]) -> bool:
         raise TypeError(f"{kind.__qualname__} has {has}() but no {lacks}(); a block-cache operator needs both")
     if kind not in spelled:
         spelled.add(kind)
-        names = [name for name in dir(kind) if "cache" in name and not name.startswith("_")]
+        names = [name for name in dir(kind) if ("cache" in name or "block" in name) and not name.startswith("_")]
         for method in _METHODS:
             near = get_close_matches(method, names, n=1, cutoff=0.9)
             if near:
@@ -102,7 +105,7 @@ def _is_consumer(module: Any, kind: type, spelled: set[type]) -> bool:
 
 
 def _checked(requests: Any, owner: str) -> tuple[BlockCacheRequest, ...]:
-    if requests is None or isinstance(requests, (str, BlockCacheRequest)):
+    if isinstance(requests, (str, BlockCacheRequest)) or not isinstance(requests, Iterable):
         raise TypeError(f"{owner}.get_block_cache_requests() must return a sequence of requests, not {requests!r}")
     listed = tuple(requests)
     names = set()
