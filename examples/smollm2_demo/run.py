@@ -39,14 +39,14 @@ def run_demo(options: argparse.Namespace) -> dict[str, Any]:
     with _open(options, loaded) as pool:
         plans = pool.engine.plans
         groups = describe_plan(plans, pool)
-        show([*plan_text(groups), ""])
+        show([*plan_text(groups), "", layout_text(plans), ""])
         tally = Tally()
         story = tell(loaded, pool, tally, new=options.tokens, inject_fault=options.inject_fault)
         with Stage("measuring the copies"):
             moves = measure_rates(pool)
     run = describe_run(story, tally, moves)
     report: dict[str, Any] = {"model": loaded.name, "discovery": discovery, "plan": groups, **run}
-    show(["", layout_text(plans), ""])
+    show([""])
     show(run_text(run, loaded.questions))
     report["files"] = write_files(options.out, plans, report)
     show(["", f"Written: {', '.join(report['files'].values())}"])

@@ -8,7 +8,7 @@ import gc
 import pytest
 import torch
 from cachecore_transformers import CachecoreCache
-from twins import Twins, poison, prompts, tiny_model, twins
+from twins import DEVICE, Twins, poison, prompts, tiny_model, twins
 
 from cachecore import AllocationError, EngineStateError, PlanError
 
@@ -32,7 +32,7 @@ def test_a_window_never_holds_more_than_planned(make_pool):
     pool = make_pool("mistral", num_sequences=1, max_tokens=120, max_step_tokens=1)
 
     both = Twins("mistral", pool)
-    both.call(torch.tensor([[5]]))
+    both.call(torch.tensor([[5]], device=DEVICE))
     both.steps(100)
 
     # 11 tokens behind and 1 new one lie in at most 4 blocks of 4
@@ -88,7 +88,7 @@ def test_out_of_blocks_loses_nothing(make_pool):
     waiting = CachecoreCache(pool)
     tiny_model("gemma3")(**prompts(1, 20), past_key_values=waiting)  # holds the other 5 blocks
     before = pool.num_used(), both.blocks.sequences.tables["full"].tables
-    step = torch.full((2, 4), 9)
+    step = torch.full((2, 4), 9, device=DEVICE)
 
     with pytest.raises(AllocationError, match=r"group 'full': a step of 4 tokens in 2 sequences of 21 needs 2 more"):
         both.call(step)
@@ -116,7 +116,7 @@ def test_an_interrupted_call_is_rolled_back(make_pool):
     pool = make_pool("gemma3", num_sequences=2)
     both = twins("gemma3", pool)
     before = pool.num_used()
-    model, step = tiny_model("gemma3"), torch.full((2, 6), 9)
+    model, step = tiny_model("gemma3"), torch.full((2, 6), 9, device=DEVICE)
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -174,7 +174,7 @@ def test_crop_of_a_window_needs_the_past_recorded(make_pool):
 
 def test_prompt_lookup_decoding_equals_plain(make_pool):
     pool = make_pool("gemma3", num_sequences=1, max_tokens=80)
-    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 9, 10] * 4])}
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8, 9, 10] * 4], device=DEVICE)}
     arguments = {"max_new_tokens": 20, "do_sample": False, "prompt_lookup_num_tokens": 4}
 
     expected = tiny_model("gemma3").generate(**inputs, **arguments)
@@ -187,7 +187,7 @@ def test_another_batch_size_is_refused(make_pool):
     both = twins("llama", make_pool("llama", num_sequences=4))
 
     with pytest.raises(EngineStateError, match="holds 2 sequences, but the model was called with 3"):
-        tiny_model("llama")(input_ids=torch.full((3, 1), 5), past_key_values=both.blocks)
+        tiny_model("llama")(input_ids=torch.full((3, 1), 5, device=DEVICE), past_key_values=both.blocks)
     with pytest.raises(IndexError, match="sequence 2 does not exist; this cache holds 2"):
         both.blocks.batch_select_indices(torch.tensor([0, 2]))
     both.steps(1)
@@ -198,7 +198,7 @@ def test_another_dtype_than_planned_is_refused(name, dtype, make_pool):
     pool = make_pool(name, dtype=dtype)
     cache = CachecoreCache(pool)
 
-    with pytest.raises(PlanError, match=r"layer 0: the model hands keys of .* float32 on cpu, but the plan has"):
+    with pytest.raises(PlanError, match=r"layer 0: the model hands keys of .* float32 on .*, but the plan has"):
         tiny_model(name)(**prompts(1), past_key_values=cache)
 
     assert not any(pool.num_used().values())

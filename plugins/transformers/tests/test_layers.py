@@ -6,7 +6,7 @@ import pytest
 import torch
 from cachecore_transformers import CachecoreCache
 from transformers import DynamicCache
-from twins import tiny_config
+from twins import DEVICE, tiny_config
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])
@@ -16,8 +16,8 @@ def test_what_update_returns(name, make_pool):
 
     for tokens in (1, 9, 5, 1, 1, 7):
         for layer in pool.layers:
-            keys = torch.randn(2, tokens, layer.shape.num_heads, layer.shape.k_dim).transpose(1, 2)
-            values = torch.randn(2, layer.shape.num_heads, tokens, layer.shape.v_dim)
+            keys = torch.randn(2, tokens, layer.shape.num_heads, layer.shape.k_dim, device=DEVICE).transpose(1, 2)
+            values = torch.randn(2, layer.shape.num_heads, tokens, layer.shape.v_dim, device=DEVICE)
             sizes = blocks.get_mask_sizes(tokens, layer.layer), plain.get_mask_sizes(tokens, layer.layer)
             got = blocks.update(keys, values, layer.layer)
             expected = plain.update(keys, values, layer.layer)

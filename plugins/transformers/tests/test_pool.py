@@ -6,7 +6,7 @@ import pytest
 import torch
 from cachecore_torch_default import TorchBackend
 from cachecore_transformers import CachecoreCache, CachePool, describe_layers, open_pool, plan_model
-from twins import tiny_config, tiny_model, twins
+from twins import DEVICE, tiny_config, tiny_model, twins
 
 from cachecore import (
     BackendInfo,
@@ -95,4 +95,4 @@ def test_a_closed_pool_says_so():
         cache = CachecoreCache(pool)
 
     with pytest.raises(EngineStateError, match="closed"):
-        tiny_model("llama")(input_ids=torch.tensor([[5]]), past_key_values=cache)
+        tiny_model("llama")(input_ids=torch.tensor([[5]], device=DEVICE), past_key_values=cache)

@@ -17,6 +17,8 @@ from transformers import AutoModelForCausalLM, DynamicCache, LogitsProcessor
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
 
+DEVICE = os.environ.get("CACHECORE_TEST_DEVICE", "cpu")
+"""Where the models run; any device that an installed backend serves."""
 WINDOW = 12
 _SHARED = {
     "vocab_size": 128,
@@ -86,7 +88,7 @@ def tiny_config(name: str) -> Any:
 def tiny_model(name: str) -> Any:
     """A tiny random model in float32; the same weights every time."""
     torch.manual_seed(0)
-    return AutoModelForCausalLM.from_config(tiny_config(name), dtype=torch.float32).eval()
+    return AutoModelForCausalLM.from_config(tiny_config(name), dtype=torch.float32).to(DEVICE).eval()
 
 
 def prompts(num_sequences: int, num_tokens: int = 21) -> dict[str, torch.Tensor]:
@@ -97,7 +99,7 @@ def prompts(num_sequences: int, num_tokens: int = 21) -> dict[str, torch.Tensor]
     for number in range(num_sequences):
         ids[number, : 4 * number] = 0
         mask[number, : 4 * number] = 0
-    return {"input_ids": ids, "attention_mask": mask}
+    return {"input_ids": ids.to(DEVICE), "attention_mask": mask.to(DEVICE)}
 
 
 NUM_NEW = 14
@@ -204,11 +206,11 @@ class Twins:
         """``count`` calls of ``tokens`` new ones."""
         generator = torch.Generator().manual_seed(count)
         for _ in range(count):
-            self.call(torch.randint(3, 128, (len(self.mask), tokens), generator=generator))
+            self.call(torch.randint(3, 128, (len(self.mask), tokens), generator=generator).to(DEVICE))
 
     def select(self, indices: list[int]) -> None:
         """Continue with these sequences."""
-        chosen = torch.tensor(indices)
+        chosen = torch.tensor(indices, device=DEVICE)
         self.blocks.batch_select_indices(chosen)
         self.plain.batch_select_indices(chosen)
         self.mask = self.mask[chosen]
