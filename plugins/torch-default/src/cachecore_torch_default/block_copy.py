@@ -1,0 +1,96 @@
+"""Block copies on one device: gather the source blocks, scatter them to their destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cachecore import BlockCacheCopy, BlockPairs, BlockPairsError, Completion, CopyContext
+from cachecore_torch_default.backend import TorchBackend
+from cachecore_torch_default.completion import completion_of_current_stream
+from cachecore_torch_default.segments import fold_segments, group_tensors
+from cachecore_torch_default.tensors import ids_on
+
+__all__ = ["WORKSPACE_NBYTES", "GatherScatterCopy", "copy_words"]
+
+WORKSPACE_NBYTES = 64 << 20
+"""Most temporary bytes a copy takes at once."""
+
+
+class GatherScatterCopy(BlockCacheCopy):
+    """``index_select`` into a bounded temporary, then ``index_copy_``: works on every torch device.
+
+    Runs on the caller's stream. Source and destination may be one allocation or two layouts on one
+    device. Words are integers, never the typed views.
+    """
+
+    path = "torch:gather-scatter"
+    workspace_nbytes = WORKSPACE_NBYTES
+
+    def __init__(self, context: CopyContext) -> None:
+        words = copy_words(context)
+        counts = (context.num_src_blocks, context.num_dst_blocks)
+        self.device: torch.device = context.dst.pools[0].device if context.dst.pools else torch.device("cpu")
+        self._groups: list[tuple[Tensor, Tensor, int]] = []
+        for group in fold_segments(context.segments):
+            src, dst = context.src.pools[group.src_pool], context.dst.pools[group.dst_pool]
+            tensors = group_tensors(group, src, dst, counts, words)
+            self._groups.append((*tensors, max(1, WORKSPACE_NBYTES // group.block_nbytes)))
+
+    def __call__(self, pairs: BlockPairs, after: Sequence[Completion] = ()) -> Completion:
+        """Copy on the caller's current stream."""
+        for completion in after:
+            completion.wait()
+        ids = ids_on(self.device, pairs.src, pairs.dst)
+        self._copy(ids[0], ids[1])
+        return completion_of_current_stream(self.device)
+
+    def on_device(self, ids: Tensor) -> None:
+        """Copy with device-resident ids; the temporaries come from torch's caching (or a graph's private) pool."""
+        check_device_ids(ids, self.device)
+        src, dst = ids[0], ids[1]
+        # Padding repeats the first real pair, which writes the same bytes twice; with nothing but
+        # padding, block 0 is copied onto itself. The shapes do not depend on the values.
+        real = (src >= 0) & (dst >= 0)
+        first = ids[:, real.to(torch.uint8).argmax().view(1)].clamp(min=0)
+        first = torch.where(real.any(), first, torch.zeros_like(first))
+        self._copy(torch.where(real, src, first[0]), torch.where(real, dst, first[1]))
+
+    def _copy(self, src_ids: Tensor, dst_ids: Tensor) -> None:
+        num_pairs = src_ids.numel()
+        for src, dst, step in self._groups:
+            for start in range(0, num_pairs, step):
+                gathered = src.index_select(0, src_ids[start : start + step])
+                dst.index_copy_(0, dst_ids[start : start + step], gathered)
+
+
+def copy_words(context: CopyContext) -> dict[int, torch.dtype]:
+    """The word dtypes that both sides' backends can move."""
+    words = dict(TorchBackend.words)
+    for backend in (context.src_backend, context.dst_backend):
+        if isinstance(backend, TorchBackend):
+            words = {size: dtype for size, dtype in words.items() if backend.words.get(size) == dtype}
+    return words
+
+
+def check_device_ids(ids: object, device: torch.device) -> None:
+    """Refuse what no copy can read: all that the host can see without waiting for the device.
+
+    Raises
+    ------
+    TypeError
+        When ``ids`` is no int64 tensor.
+    BlockPairsError
+        When its shape is not ``(2, n)``, or it lives on another device.
+    """
+    if not isinstance(ids, Tensor) or ids.dtype != torch.int64:
+        found = ids.dtype if isinstance(ids, Tensor) else type(ids).__name__
+        raise TypeError(f"device-resident ids must be an int64 tensor of shape (2, n), not {found}")
+    if ids.dim() != 2 or ids.shape[0] != 2:
+        raise BlockPairsError(
+            f"device-resident ids have shape {tuple(ids.shape)}; expected (2, n): sources and destinations"
+        )
+    if ids.device != device:
+        raise BlockPairsError(f"the ids are on {ids.device}, but the cache is on {device}; move them there first")
