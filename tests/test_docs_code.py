@@ -1,7 +1,8 @@
-"""Every Python block of the README and the docs runs, in order, page by page.
+"""Every Python block of the READMEs and the docs runs, in order, page by page.
 
 A page is one namespace. A block fenced as ``python torch`` needs torch and the torch plugins and runs where they are
-installed; a block fenced as ``text output`` is what the blocks before it have printed, to the letter.
+installed, as every block of a plugin's README runs where the plugin is; a block fenced as ``text output`` is what the
+blocks before it have printed, to the letter.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import io
 import re
 import sys
 import types
-from importlib.util import find_spec
+from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +20,11 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PLUGIN_PAGES = sorted(ROOT.glob("plugins/*/README.md"))
 FENCE = re.compile(
     r"^(?P<fence>```+)(?P<info>(?:python|text output)[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL
 )
-NEEDED = ("torch", "cachecore_torch_default", "cachecore_cpu")
+NEEDED = ("torch", "cachecore-torch-default", "cachecore-cpu")
 
 
 class Block(NamedTuple):
@@ -75,6 +77,14 @@ def run_page(page: Path, blocks: list[Block]) -> None:
         del sys.modules[module.__name__]
 
 
+def skip_without(*names: str) -> None:
+    for name in names:
+        try:
+            distribution(name)
+        except PackageNotFoundError:
+            pytest.skip(f"{name} is not installed; the plugins' tox environments run this page")
+
+
 def pages_with(*, torch: bool) -> list[object]:
     return [
         pytest.param(page, id=page.relative_to(ROOT).as_posix())
@@ -92,9 +102,15 @@ def test_page_runs_without_torch(page, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("page", pages_with(torch=True))
 def test_page_runs_with_torch(page, tmp_path, monkeypatch):
-    missing = [name for name in NEEDED if find_spec(name) is None]
-    if missing:
-        pytest.skip(f"{', '.join(missing)} not installed; `tox run -e cpu` runs this page")
+    skip_without(*NEEDED)
+    monkeypatch.chdir(tmp_path)
+
+    run_page(page, blocks_of(page))
+
+
+@pytest.mark.parametrize("page", PLUGIN_PAGES, ids=lambda page: page.parent.name)
+def test_plugin_page_runs(page, tmp_path, monkeypatch):
+    skip_without(*NEEDED, f"cachecore-{page.parent.name}")
     monkeypatch.chdir(tmp_path)
 
     run_page(page, blocks_of(page))
