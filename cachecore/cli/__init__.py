@@ -12,7 +12,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cachecore.cli import backends, bench, explain, plan
+from cachecore.cli.backends import add_command as add_backends
+from cachecore.cli.bench import add_command as add_bench
+from cachecore.cli.explain import add_command as add_explain
+from cachecore.cli.plan import add_command as add_plan
 from cachecore.cli.terminal import version_line
 from cachecore.errors import CacheCoreError
 
@@ -64,8 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_line())
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for module in (backends, plan, explain, bench):
-        module.add_command(commands, style)
+    for add_command in (add_backends, add_plan, add_explain, add_bench):
+        add_command(commands, style)
     return parser
 
 

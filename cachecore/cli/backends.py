@@ -171,7 +171,9 @@ def _device(registry: PluginRegistry, device: str, *, check: bool) -> dict[str, 
         selection = registry.select(DeviceSpec.parse(device))
     except NoBackendError as error:
         told["error"] = str(error)
-        told["install"] = getattr(error, "install", None)
+        line = getattr(error, "install", None)
+        if line not in {record.plugin.distribution for record in registry.backends}:
+            told["install"] = line
         names = {record.info.name for record in registry.backends}
         others = map(_split, getattr(error, "reasons", ()))
         told["others"] = [other for other in others if other["backend"] in names]  # plugins that failed are told above

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from cachecore.group_plan import GroupPlan
 from cachecore.nbytes import format_nbytes
 from cachecore.picture.cards import Bar, Share, draw_bars, draw_tier, pool_bars
-from cachecore.picture.drawing import FAINT, INK, SOFT, Canvas, colours_of, cut_text, shade
+from cachecore.picture.drawing import FAINT, INK, SOFT, Canvas, colours_of, cut_to, shade
 from cachecore.picture.letters import draw_letters
 from cachecore.plan import BlockCachePlan
 from cachecore.plan_set import CachePlanSet
@@ -47,6 +47,10 @@ def layout_svg(plans: CachePlanSet, counts: Mapping[str, int] | None = None) -> 
     for plan in plans:
         y = _heading(canvas, y + 16, f"Group {plan.name}", _group_facts(plan))
         bars = [bar for host in (False, True) for bar in pool_bars(plan, colours, host=host)]
+        if not bars:
+            canvas.text(_MARGIN, y + 12, "no cache of this group holds any bytes", colour=SOFT)
+            y += 24
+            continue
         y = draw_bars(canvas, _MARGIN, y, width, bars)
         column = (width - _GAP) / 2
         right = _MARGIN + column + _GAP
@@ -89,8 +93,8 @@ def _legend(canvas: Canvas, y: float, plans: CachePlanSet, colours: Mapping[str,
             canvas.rect(x + 13, top, 13, 26, shade(colour, 0.32), title="odd rows")
         else:
             canvas.rect(x, top, 26, 26, "url(#padding)", outline=FAINT)
-        canvas.text(x + 34, top + 10, cut_text(name, wide - 44, 12), size=12, bold=True)
-        canvas.text(x + 34, top + 24, cut_text(facts, wide - 44, 10), size=10, colour=SOFT)
+        canvas.text(x + 34, top + 10, cut_to(name, wide - 44, 12), size=12, bold=True)
+        canvas.text(x + 34, top + 24, cut_to(facts, wide - 44, 10), size=10, colour=SOFT)
     return y + -(-len(entries) // columns) * 40
 
 
@@ -98,7 +102,7 @@ def _heading(canvas: Canvas, y: float, title: str, facts: str) -> float:
     canvas.line(_MARGIN, y, _WIDTH - _MARGIN, y, FAINT)
     canvas.text(_MARGIN, y + 24, title, size=15, bold=True, font="s", colour=INK)
     if facts:
-        canvas.text(_MARGIN, y + 41, cut_text(facts, _WIDTH - 2 * _MARGIN, 11), colour=SOFT)
+        canvas.text(_MARGIN, y + 41, cut_to(facts, _WIDTH - 2 * _MARGIN, 11), colour=SOFT)
         y += 17
     return y + 38
 

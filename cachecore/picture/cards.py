@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
 from cachecore.nbytes import exact_nbytes, format_nbytes
-from cachecore.picture.drawing import INK, SOFT, Canvas, cut_text, ink_on, mono_width, shade
+from cachecore.picture.drawing import INK, SOFT, Canvas, cut_to, ink_on, mono_width, shade
 from cachecore.picture.strips import CutPool, Line, cut_pools, line_nbytes, outer_name
 
 GUTTER = 84
@@ -69,7 +69,7 @@ def draw_bars(canvas: Canvas, x: float, y: float, width: float, bars: Sequence[B
     most = max(bar.nbytes for bar in bars)
     for number, bar in enumerate(bars):
         top = y + number * (height + gap)
-        canvas.text(x + label - 10, top + 14, cut_text(bar.label, label - 10, 11), anchor="end")
+        canvas.text(x + label - 10, top + 14, cut_to(bar.label, label - 10, 11), anchor="end")
         at = x + label
         for share in bar.shares:
             wide = room * share.nbytes / most
@@ -98,7 +98,7 @@ def draw_tier(
     """Draw every pool of one tier, cut open; returns where the next thing may stand."""
     layout = plan.host_layout if host else plan.layout
     tier = "host" if host else "device"
-    canvas.text(x, y + 12, f"{tier}: {cut_text(layout.kind, width - 90, 13)}", size=13, bold=True, font="s")
+    canvas.text(x, y + 12, f"{tier}: {cut_to(layout.kind, width - 90, 13)}", size=13, bold=True, font="s")
     y += 20
     pen = _Pen(canvas, plan, layout, colours, line_height(plan))
     for pool in cut_pools(plan, host=host):
@@ -128,7 +128,7 @@ class _Pen:
         scale = room / full * zoom
         what = "kernel page" if self.layout.pages_per_entry < self.plan.pages_per_unit else unit
         canvas.text(x, y + 12, f"pool {pool.number}: uint8[{spec.outer}, entries, {spec.inner}]", bold=True)
-        canvas.text(x, y + 26, cut_text(self._facts(pool, what, zoom), width, 10), size=10, colour=SOFT)
+        canvas.text(x, y + 26, cut_to(self._facts(pool, what, zoom), width, 10), size=10, colour=SOFT)
         y += 34
         if pool.entries > 1:
             y = self._entries(x + GUTTER, y, pool, scale, what)
@@ -184,9 +184,7 @@ class _Pen:
         whole = line.nbytes == pool.strip_nbytes
         told = outer_name(self.plan, self.layout, pool.number, line.outer) if whole else f"at {line.start:,}"
         baseline = y + self.height / 2 + size * 0.36
-        self.canvas.text(
-            x + GUTTER - 8, baseline, cut_text(told, GUTTER - 8, size), size=size, colour=SOFT, anchor="end"
-        )
+        self.canvas.text(x + GUTTER - 8, baseline, cut_to(told, GUTTER - 8, size), size=size, colour=SOFT, anchor="end")
 
     def _line(self, x: float, y: float, line: Line, scale: float, pool: CutPool) -> None:
         canvas = self.canvas

@@ -100,9 +100,13 @@ def mono_width(text: str, size: float) -> float:
     return len(text) * size * 0.603
 
 
-def cut_text(text: str, width: float, size: float) -> str:
+def cut_to(text: str, width: float, size: float) -> str:
     """``text``, cut to ``width`` pixels of the equal-width font."""
-    room = int(width / (size * 0.603))
+    return cut_text(text, int(width / mono_width(" ", size)))
+
+
+def cut_text(text: str, room: int) -> str:
+    """``text``, cut to ``room`` characters."""
     return text if len(text) <= room else text[: max(1, room - 1)] + "…"
 
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from textwrap import wrap
+from typing import Any
 
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
 from cachecore.nbytes import exact_nbytes, format_nbytes
-from cachecore.picture.drawing import colours_of, ink_on, shade
+from cachecore.picture.drawing import colours_of, cut_text, ink_on, shade
 from cachecore.picture.strips import CutPool, Line, cut_pools, line_nbytes, outer_name
 from cachecore.plan_set import CachePlanSet
 
 _GUTTER = 14
+_INDENT: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
 _MOST_LINES = 8
 
 
@@ -21,20 +24,31 @@ def draw_letters(plans: CachePlanSet, counts: Mapping[str, int] | None, *, width
     names = list(dict.fromkeys(spec.name for plan in plans for spec in plan.specs))
     letters = _letters_of(names)
     colours = colours_of(names) if colour else {}
-    lines = ["  ".join(f"{letters[name]}{letters[name].lower()} {name}" for name in names) + "  · padding"]
-    lines.append("(capitals for even rows; a column shows what takes most of its bytes)")
+    lines = _legend([*(f"{letters[name]}{letters[name].lower()} {name}" for name in names), "· padding"], width)
+    lines += wrap("(capitals for even rows; a column shows what takes most of its bytes)", width)
     for plan in plans:
-        lines += ["", f"group {plan.name}" + _totals(plan, counts)]
+        lines += ["", *wrap(f"group {plan.name}" + _totals(plan, counts), width)]
         for host in (False, True):
             layout = plan.host_layout if host else plan.layout
             unit = format_nbytes(plan.unit_nbytes(host=host))
-            lines.append(f"  {'host' if host else 'device'}: {layout.kind}, {unit} a {plan.unit}")
+            lines += wrap(f"{'host' if host else 'device'}: {layout.kind}, {unit} a {plan.unit}", width, **_INDENT)
             pen = _Pen(plan, layout, letters, colours, max(16, width - _GUTTER))
             for pool in cut_pools(plan, host=host):
                 spec = layout.pools[pool.number]
                 lines.append(f"    pool {pool.number}  uint8[{spec.outer}, entries, {spec.inner}]")
                 lines += pen.pool(pool)
     return "\n".join(lines) + "\n"
+
+
+def _legend(entries: Sequence[str], width: int) -> list[str]:
+    """The entries, as many on a line as there is room for."""
+    lines: list[str] = []
+    for entry in (cut_text(entry, width) for entry in entries):
+        if lines and len(lines[-1]) + 2 + len(entry) <= width:
+            lines[-1] += f"  {entry}"
+        else:
+            lines.append(entry)
+    return lines
 
 
 def _totals(plan: GroupPlan, counts: Mapping[str, int] | None) -> str:
