@@ -10,17 +10,15 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Protocol
 
-from cachecore.errors import AgreementError, AllocationError, CacheCoreError
-from cachecore.schema import CacheTensorSpec
-from cachecore.sizing import Plans, as_sets, budget_nbytes, check_fit, rank_memory, request_demand
-from cachecore.solving import GroupBytes, RankMemory, rank_nbytes, solve_counts
+from cachecore.budget import Plans, group_names
+from cachecore.errors import AgreementError, AllocationError, CacheCoreError, PlanError
+from cachecore.report import check_alike, rank_report, read_report
+from cachecore.sizing import UNBOUNDED, check_fit
+from cachecore.solving import GroupBytes, RankMemory, joined, rank_nbytes, solve_counts
 
-__all__ = ["Agreement", "Communicator", "agree", "rank_report", "solve_reports"]
-
-_REPORT_VERSION = 1
+__all__ = ["Agreement", "Communicator", "agree", "confirm", "solve_reports"]
 
 
 class Communicator(Protocol):
@@ -39,10 +37,23 @@ class Communicator(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What all ranks agreed on. ``spare_nbytes`` is each rank's budget that stays unused."""
+    """What all ranks agreed on: ``counts`` of every group that any rank has.
+
+    ``spare_nbytes`` is each rank's budget that stays unused. ``num_requests`` sequences of the
+    context length fit at once (None: no length was given). ``host_counts`` are the host tier's
+    (None: no host memory was given), and ``host_spare_nbytes`` each node's memory that stays unused.
+    """
 
     counts: Mapping[str, int]
     spare_nbytes: tuple[int, ...]
+    num_requests: int | None = None
+    host_counts: Mapping[str, int] | None = None
+    host_spare_nbytes: Mapping[str, int] | None = None
+
+    def counts_of(self, plans: Plans, *, host: bool = False) -> dict[str, int]:
+        """The counts of the groups that ``plans`` have: what this rank opens its engine with."""
+        counts = (self.host_counts or {}) if host else self.counts
+        return {name: counts.get(name, 0) for name in group_names(plans)}
 
 
 def agree(
@@ -54,11 +65,20 @@ def agree(
     reserve_nbytes: int = 0,
     context_length: int | None = None,
     in_flight_tokens: int = 0,
+    concurrency: int | None = None,
+    num_blocks: Mapping[str, int] | int | None = None,
+    host_memory_nbytes: int | None = None,
+    host_num_blocks: Mapping[str, int] | int | None = None,
+    node: str | None = None,
+    model: str | None = None,
     timeout_s: float = 60.0,
 ) -> Agreement:
     """Agree with all ranks on counts that fit every one of them, and check them on this one.
 
-    Pipeline stages may hold different layers, tensor-parallel ranks different memory. An input that
+    Pipeline stages may hold different layers, tensor-parallel ranks different memory. The arguments
+    up to ``num_blocks`` are those of :func:`cachecore.sizing.solve`. ``host_memory_nbytes`` is what
+    all ranks of this ``node`` (the host name, if not given) may take of its memory together.
+    ``model`` names model and revision; where given, it must be the same on all ranks. An input that
     one rank refuses is refused on all.
 
     Raises
@@ -66,140 +86,134 @@ def agree(
     AgreementError
         When a rank is missing, late or dead, refused its own input, or disagrees on the model.
     AllocationError
-        When not one unit of each group fits the smallest rank.
+        When it does not fit the smallest rank or node: bytes needed, bytes there, the longest
+        sequence that fits all.
     """
     try:
         report = rank_report(
             plans,
-            budget=budget_nbytes(memory_nbytes, ratio, reserve_nbytes),
+            memory_nbytes=memory_nbytes,
+            ratio=ratio,
+            reserve_nbytes=reserve_nbytes,
             context_length=context_length,
             in_flight_tokens=in_flight_tokens,
+            concurrency=concurrency,
+            num_blocks=num_blocks,
+            host_memory_nbytes=host_memory_nbytes,
+            host_num_blocks=host_num_blocks,
+            node=node,
+            model=model,
         )
-    except CacheCoreError as error:
+    except (CacheCoreError, TypeError) as error:
         communicator.all_gather(json.dumps({"error": f"{type(error).__name__}: {error}"}), timeout_s)
         raise
     texts = communicator.all_gather(json.dumps(report), timeout_s)
-    agreement = solve_reports([_read(text, rank) for rank, text in enumerate(texts)], communicator.world_size)
-    mine = {name: agreement.counts[name] for name in report["groups"]}
+    agreement = solve_reports([read_report(text, rank) for rank, text in enumerate(texts)], communicator.world_size)
+    mine = agreement.counts_of(plans)
     check_fit(plans, mine, report["budget"], f"rank {communicator.rank}", in_flight_tokens=in_flight_tokens)
     return agreement
 
 
-def rank_report(
-    plans: Plans, *, budget: int, context_length: int | None = None, in_flight_tokens: int = 0
-) -> dict[str, Any]:
-    """What one rank tells the others: integers and digests."""
-    sets = as_sets(plans)
-    rank = rank_memory(sets, budget)
-    demand = request_demand(sets, context_length, in_flight_tokens)
-    tensors: list[list[Any]] = [
-        [number, spec.name, _digest(spec), list(spec.row_ids)]
-        for number, one in enumerate(sets)
-        for plan in one
-        for spec in plan.specs
-    ]
-    policies = sorted({f"{plan.policy} {plan.policy_version}" for one in sets for plan in one})
-    return {
-        "version": _REPORT_VERSION,
-        "policies": policies,
-        "budget": budget,
-        "groups": {name: [cost.unit_nbytes, cost.fixed_nbytes, demand[name]] for name, cost in rank.groups.items()},
-        "tensors": tensors,
-    }
+def confirm(communicator: Communicator, error: BaseException | None = None, *, timeout_s: float = 60.0) -> None:
+    """Tell all ranks whether this one opened its engine; raise on all of them when one did not.
+
+    Call it on every rank after opening, with the error where there was one, so that no rank serves
+    while another has no memory.
+    """
+    told = None if error is None else f"{type(error).__name__}: {error}"
+    answers = [json.loads(text) for text in communicator.all_gather(json.dumps(told), timeout_s)]
+    for rank, answer in enumerate(answers):
+        if answer is not None:
+            raise AgreementError(f"rank {rank} could not open its engine: {answer}", rank=rank) from error
 
 
 def solve_reports(reports: Sequence[Mapping[str, Any]], world_size: int) -> Agreement:
     """The counts that every rank computes alike from all reports, in any order of ranks."""
     if len(reports) != world_size:
         raise AgreementError(f"{len(reports)} ranks reported, but there are {world_size}; every rank reports once")
-    for rank, report in enumerate(reports):
-        if "error" in report:
-            raise AgreementError(f"rank {rank} cannot be sized: {report['error']}", rank=rank)
-        if report.get("version") != _REPORT_VERSION:
-            raise AgreementError(
-                f"rank {rank} reports in version {report.get('version')!r}, this one in {_REPORT_VERSION}; "
-                "install one release of cachecore-kv on all ranks",
-                rank=rank,
+    check_alike(reports)
+    ranks = {f"rank {rank}": _memory(report) for rank, report in enumerate(reports)}
+    longest = min(report["longest"] for report in reports)
+    counts = _solve(ranks, reports, reports[0]["given"], longest)
+    requests = _requests(reports, counts, longest)
+    spare = tuple(_spare(memory, counts) for memory in ranks.values())
+    if reports[0]["host"] is None:
+        return Agreement(counts, spare, requests)
+    nodes: dict[str, list[RankMemory]] = {}
+    for report in reports:
+        nodes.setdefault(report["node"], []).append(_memory(report["host"]))
+    hosts = {f"the host of node {node!r}": joined(memories) for node, memories in nodes.items()}
+    host_counts = _solve(hosts, reports, reports[0]["host"]["given"], None)
+    host_spare = {node: _spare(joined(memories), host_counts) for node, memories in nodes.items()}
+    return Agreement(counts, spare, requests, host_counts, host_spare)
+
+
+def _memory(report: Mapping[str, Any]) -> RankMemory:
+    return RankMemory({name: GroupBytes(*cost) for name, cost in report["groups"].items()}, report["budget"])
+
+
+def _spare(memory: RankMemory, counts: Mapping[str, int]) -> int:
+    return memory.budget_nbytes - rank_nbytes(memory, counts)
+
+
+def _demand(reports: Sequence[Mapping[str, Any]], given: Mapping[str, int]) -> dict[str, int]:
+    """What one sequence holds of every group that is not given; the same on all ranks, as was checked."""
+    names = {name for report in reports for name in report["groups"]}
+    unknown = sorted(set(given) - names)
+    if unknown:
+        raise PlanError(f"a count is given for group {unknown[0]!r}, but the ranks have {sorted(names)}")
+    left = sorted(names - set(given))
+    if reports[0]["context_length"] is None:
+        if len(left) > 1:
+            raise PlanError(
+                f"groups {', '.join(left)} share the memory by what one sequence needs of each; "
+                "give context_length, the tokens of a typical sequence"
             )
-        if report["policies"] != reports[0]["policies"]:
-            raise AgreementError(
-                f"rank {rank} was planned by policies {report['policies']}, rank 0 by {reports[0]['policies']}; "
-                "install the same backend release on all ranks",
-                rank=rank,
-            )
-    _check_tensors(reports)
-    ranks = [
-        RankMemory(
-            {name: GroupBytes(unit, fixed) for name, (unit, fixed, _) in report["groups"].items()}, report["budget"]
-        )
-        for report in reports
-    ]
-    demand = _common_demand(reports)
-    counts = solve_counts(ranks, demand)
-    if counts is None:
-        one = dict.fromkeys(demand, 1)
-        tight = max(range(len(ranks)), key=lambda rank: rank_nbytes(ranks[rank], one) - ranks[rank].budget_nbytes)
-        needed = rank_nbytes(ranks[tight], one)
+        return dict.fromkeys(left, 1)
+    wanted = {name: units for report in reports for name, units in report["demand"].items()}
+    return {name: wanted[name] for name in left}
+
+
+def _solve(
+    memories: Mapping[str, RankMemory],
+    reports: Sequence[Mapping[str, Any]],
+    given: Mapping[str, int],
+    longest: int | None,
+) -> dict[str, int]:
+    demand = _demand(reports, given)
+    counts = solve_counts(list(memories.values()), demand, given)
+    if counts is not None:
+        return {name: counts[name] for name in sorted(counts)}
+    asked = {**dict.fromkeys(demand, 1), **given}
+    short = {where: -_spare(memory, asked) for where, memory in memories.items()}
+    tight = max(short, key=lambda where: short[where])
+    needed, budget = rank_nbytes(memories[tight], asked), memories[tight].budget_nbytes
+    told = "" if longest is None else f"; {_of_length(reports, longest)}"
+    raise AllocationError(
+        f"{needed} bytes needed for {asked} on {tight}, but {budget} bytes are there{told}. "
+        "Give it more memory or ask for less",
+        where=tight,
+        needed_nbytes=needed,
+        free_nbytes=budget,
+        longest_sequence=longest,
+    )
+
+
+def _requests(reports: Sequence[Mapping[str, Any]], counts: Mapping[str, int], longest: int) -> int | None:
+    length, concurrency = reports[0]["context_length"], reports[0]["concurrency"]
+    if length is None:
+        return None
+    requests = min(counts[name] // units for name, units in _demand(reports, {}).items())
+    if concurrency is not None and requests < concurrency:
         raise AllocationError(
-            f"rank {tight} needs {needed} bytes for one unit of each group ({', '.join(demand)}), but has "
-            f"{ranks[tight].budget_nbytes}; no sequence fits. Give that rank more memory or fewer layers",
-            rank=tight,
-            needed_nbytes=needed,
-            free_nbytes=ranks[tight].budget_nbytes,
-            longest_sequence=0,
+            f"{concurrency} sequences of {length} tokens do not fit all ranks, {requests} do; "
+            f"{_of_length(reports, longest)}. Ask for less or give more memory",
+            num_requests=requests,
+            longest_sequence=longest,
         )
-    return Agreement(counts, tuple(rank.budget_nbytes - rank_nbytes(rank, counts) for rank in ranks))
+    return requests
 
 
-def _common_demand(reports: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    demand: dict[str, tuple[int, int]] = {}
-    for rank, report in enumerate(reports):
-        for name, (_, _, wanted) in report["groups"].items():
-            first, other = demand.setdefault(name, (rank, wanted))
-            if other != wanted:
-                raise AgreementError(
-                    f"a sequence takes {wanted} units of group {name!r} on rank {rank}, but {other} on rank {first}; "
-                    "use one geometry, window and context_length on all ranks",
-                    rank=rank,
-                )
-    return {name: demand[name][1] for name in sorted(demand)}
-
-
-def _check_tensors(reports: Sequence[Mapping[str, Any]]) -> None:
-    """A layer that two ranks hold must mean the same on both; its share of the heads may differ."""
-    known: dict[tuple[int, str, int], tuple[int, str]] = {}
-    for rank, report in enumerate(reports):
-        for number, name, digest, row_ids in report["tensors"]:
-            for row_id in row_ids:
-                first, other = known.setdefault((number, name, row_id), (rank, digest))
-                if other != digest:
-                    raise AgreementError(
-                        f"ranks {first} and {rank} disagree on layer {row_id} of cache {name!r}; they were built from "
-                        "different models or geometries",
-                        rank=rank,
-                        layer=row_id,
-                        cache=name,
-                    )
-
-
-def _digest(spec: CacheTensorSpec) -> str:
-    """A layer's spec without what differs between the ranks that share it: its part of the heads."""
-    described = spec.to_json()
-    for key in ("row_ids", "consumer_rows", "shard"):
-        del described[key]
-    described["total_heads"] = spec.shard.total
-    described["shape"] = [
-        "heads" if axis == "head" and not spec.shard.replicated else extent
-        for axis, extent in zip(spec.axes, spec.shape, strict=True)
-    ]
-    return blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=8).hexdigest()
-
-
-def _read(text: str, rank: int) -> Mapping[str, Any]:
-    try:
-        report = json.loads(text)
-    except ValueError as error:
-        raise AgreementError(f"rank {rank} sent what is no report: {error}", rank=rank) from error
-    if not isinstance(report, dict):
-        raise AgreementError(f"rank {rank} sent what is no report: {text[:80]!r}", rank=rank)
-    return report
+def _of_length(reports: Sequence[Mapping[str, Any]], longest: int) -> str:
+    told = "any length" if longest == UNBOUNDED else f"{longest} tokens"
+    return f"{reports[0]['concurrency'] or 1} of {told} at most would fit all ranks"

@@ -19,24 +19,31 @@ class LocalRank:
         self._meeting = meeting
 
     def all_gather(self, text: str, timeout_s: float) -> list[str]:
-        """Every rank's text; raises on all ranks when one does not come within ``timeout_s``."""
+        """Every rank's text; raises on all ranks when one does not come within ``timeout_s``.
+
+        After that no round can be held any more: make new ranks.
+        """
         meeting = self._meeting
         meeting.texts[self.rank] = text
         try:
             meeting.barrier.wait(timeout_s)
-            gathered = [meeting.texts[rank] for rank in range(self.world_size)]
-            meeting.barrier.wait(timeout_s)  # nobody overwrites a text before all have read it
         except threading.BrokenBarrierError as error:
             missing = [rank for rank in range(self.world_size) if rank not in meeting.texts]
             told = f"rank {', '.join(map(str, missing))} did not come" if missing else "a rank did not come"
             raise AgreementError(f"{told} within {timeout_s:g} s; see its own log for why", missing=missing) from error
-        return gathered
+        return meeting.gathered
 
 
 class _Meeting:
     def __init__(self, world_size: int) -> None:
-        self.barrier = threading.Barrier(world_size)
+        self.barrier = threading.Barrier(world_size, self._gather)
         self.texts: dict[int, str] = {}
+        self.gathered: list[str] = []
+
+    def _gather(self) -> None:
+        """Run by the last to come; the next round ends only after every rank has returned from this one."""
+        self.gathered = [self.texts[rank] for rank in range(self.barrier.parties)]
+        self.texts.clear()
 
 
 def local_ranks(world_size: int) -> tuple[LocalRank, ...]:

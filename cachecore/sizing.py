@@ -6,33 +6,30 @@ with the target's groups of the same name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
+from cachecore.budget import Plans, as_sets, budget_nbytes, given_counts, group_names, rank_memory
 from cachecore.errors import AllocationError, PlanError
 from cachecore.group_plan import GroupPlan
-from cachecore.meaning import positive, whole
+from cachecore.meaning import not_negative, positive
 from cachecore.plan import BlockCachePlan
-from cachecore.plan_set import CachePlanSet
-from cachecore.solving import GroupBytes, RankMemory, rank_nbytes, solve_counts
+from cachecore.solving import RankMemory, rank_nbytes, solve_counts
 
 __all__ = [
     "UNBOUNDED",
     "SizingAnswer",
-    "budget_nbytes",
     "check_fit",
     "counts_for",
     "fit",
+    "longest_fitting",
     "longest_sequence",
-    "rank_memory",
     "request_demand",
     "request_units",
     "reserved_nbytes",
     "solve",
 ]
-
-Plans = CachePlanSet | Sequence[CachePlanSet]
 
 UNBOUNDED = 1 << 62
 """The longest sequence where every group is bounded by its window: no length is too long."""
@@ -40,7 +37,10 @@ UNBOUNDED = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class SizingAnswer:
-    """What fits. ``num_requests`` sequences of ``context_length`` tokens fit at once (None: no length was given)."""
+    """What fits. ``num_requests`` sequences of ``context_length`` tokens fit at once (None: no length was given).
+
+    ``padding_nbytes`` of the ``needed_nbytes`` hold no payload; ``longest_sequence`` is in tokens.
+    """
 
     counts: Mapping[str, int]
     needed_nbytes: int
@@ -94,7 +94,8 @@ def solve(
 
     Several groups share the memory by what a sequence of ``context_length`` tokens holds of each:
     full attention grows with it, a window is bounded, a state is one slot. ``concurrency`` is how
-    many such sequences must fit. Explicit ``num_blocks`` (with slots, for state groups) are checked.
+    many such sequences must fit. Groups that ``num_blocks`` names (blocks, or slots of a state group)
+    keep the count given there, which is checked; the rest of the memory is solved for the others.
 
     Raises
     ------
@@ -104,83 +105,42 @@ def solve(
         When it does not fit: bytes needed, bytes there, the longest sequence that fits.
     """
     sets = as_sets(plans)
-    budget = budget_nbytes(memory_nbytes, ratio, reserve_nbytes)
-    demand = request_demand(sets, context_length, in_flight_tokens) if num_blocks is None or context_length else None
-    if num_blocks is not None:
-        counts = counts_for(sets, num_blocks, "num_blocks")
-        check_fit(sets, counts, budget, "this budget", host=host, in_flight_tokens=in_flight_tokens)
-    else:
-        rank = rank_memory(sets, budget, host=host)
-        solved = solve_counts([rank], demand or {})
-        if solved is None:
-            _refuse(rank, dict.fromkeys(demand or {}, 1), sets, "this budget", in_flight_tokens, host)
-        counts = solved
+    if concurrency is not None:
+        if context_length is None:
+            raise PlanError("concurrency counts sequences of one length; give context_length too")
+        positive(concurrency, "concurrency")
+    given = given_counts(sets, num_blocks, "num_blocks")
+    rank = rank_memory(sets, budget_nbytes(memory_nbytes, ratio, reserve_nbytes), host=host)
+    demand = request_demand(sets, context_length, in_flight_tokens, given=given)
+    solved = solve_counts([rank], demand, given)
+    if solved is None:
+        _refuse(sets, rank, {**dict.fromkeys(demand, 1), **given}, "this budget", in_flight_tokens)
+    counts = {name: solved[name] for name in group_names(sets)}
     requests = None
-    if demand is not None and context_length is not None:
-        requests = min(counts[name] // wanted for name, wanted in demand.items())
-        if concurrency is not None and requests < positive(concurrency, "concurrency"):
-            _refuse_concurrency(sets, demand, budget, concurrency, context_length, in_flight_tokens, host)
-    elif concurrency is not None:
-        raise PlanError("concurrency counts sequences of one length; give context_length too")
+    if context_length is not None:
+        wanted = request_demand(sets, context_length, in_flight_tokens)
+        requests = min(counts[name] // units for name, units in wanted.items())
+        if concurrency is not None and requests < concurrency:
+            _refuse_concurrency(sets, rank, wanted, given, concurrency, in_flight_tokens, context_length)
+    needed_nbytes = rank_nbytes(rank, counts)
     return SizingAnswer(
         counts=counts,
-        needed_nbytes=reserved_nbytes(sets, counts, host=host),
-        budget_nbytes=budget,
-        padding_nbytes=_padding_nbytes(sets, counts, host),
+        needed_nbytes=needed_nbytes,
+        budget_nbytes=rank.budget_nbytes,
+        padding_nbytes=needed_nbytes - _payload_nbytes(sets, counts, host),
         longest_sequence=longest_sequence(sets, counts, in_flight_tokens),
         context_length=context_length,
         num_requests=requests,
     )
 
 
-def as_sets(plans: Plans) -> tuple[CachePlanSet, ...]:
-    """One or several plan sets, as a tuple; same-named groups must agree on what a unit is."""
-    sets = (plans,) if isinstance(plans, CachePlanSet) else tuple(plans)
-    if not sets or not all(isinstance(one, CachePlanSet) for one in sets):
-        raise TypeError(f"plans must be a CachePlanSet or a sequence of them, not {plans!r}")
-    first: dict[str, GroupPlan] = {}
-    for plan in (plan for one in sets for plan in one):
-        other = first.setdefault(plan.name, plan)
-        same = other.kind == plan.kind
-        if same and isinstance(plan, BlockCachePlan) and isinstance(other, BlockCachePlan):
-            same = plan.geometry.logical_block_size == other.geometry.logical_block_size
-        if not same:
-            raise PlanError(
-                f"group {plan.name!r} is a {other.kind} group in one plan set and differs in another; groups of one "
-                "name share a block table, so kind and logical block size must agree. Rename one of them",
-                group=plan.name,
-            )
-    return sets
-
-
 def counts_for(plans: Plans, counts: int | Mapping[str, int], what: str) -> dict[str, int]:
     """Read units per group: a mapping with every group, or one number for a single group (0 for all)."""
-    names = tuple(dict.fromkeys(name for one in as_sets(plans) for name in one.names))
-    if not isinstance(counts, Mapping):
-        number = whole(counts, what)
-        if len(names) > 1 and number:
-            raise PlanError(f"{what} is {number}, but the plan has groups {', '.join(names)}; give one each")
-        counts = dict.fromkeys(names, number)
-    if set(counts) != set(names):
-        raise PlanError(f"{what} names groups {sorted(counts)}, but the plan has {sorted(names)}")
-    result = {}
-    for name in names:
-        number = whole(counts[name], f"{what} of group {name!r}")
-        if number < 0:
-            raise PlanError(f"{what} of group {name!r} is {number}; expected zero or more", group=name)
-        result[name] = number
+    names = group_names(plans)
+    result = given_counts(plans, counts, what)
+    if len(result) != len(names):
+        raise PlanError(f"{what} names groups {sorted(result)}, but the plan has {sorted(names)}")
     return result
-
-
-def rank_memory(plans: Plans, budget: int, *, host: bool = False) -> RankMemory:
-    """What a solver needs to know of one rank: numbers only, so that they can travel."""
-    costs: dict[str, GroupBytes] = {}
-    for plan in (plan for one in as_sets(plans) for plan in one):
-        unit = plan.unit_nbytes(host=host)
-        earlier = costs.get(plan.name, GroupBytes(0))
-        fixed = plan.reserved_nbytes(1, host=host) - unit
-        costs[plan.name] = GroupBytes(earlier.unit_nbytes + unit, earlier.fixed_nbytes + fixed)
-    return RankMemory(costs, budget)
 
 
 def reserved_nbytes(plans: Plans, counts: Mapping[str, int], *, host: bool = False) -> int:
@@ -204,20 +164,26 @@ def request_units(plan: GroupPlan, num_tokens: int, in_flight_tokens: int = 0) -
     return min(whole_sequence, -(-(window - 1 + max(1, in_flight_tokens)) // block) + 1)
 
 
-def request_demand(plans: Plans, context_length: int | None, in_flight_tokens: int = 0) -> dict[str, int]:
-    """What one sequence of ``context_length`` tokens holds of every group."""
-    if whole(in_flight_tokens, "in_flight_tokens") < 0:
-        raise PlanError(f"in_flight_tokens is {in_flight_tokens}; expected zero or more")
-    groups = {plan.name: plan for one in as_sets(plans) for plan in one}
-    if context_length is None:
-        if len(groups) > 1:
-            raise PlanError(
-                f"groups {', '.join(groups)} share this memory by what one sequence needs of each; "
-                "give context_length, the tokens of a typical sequence"
-            )
-        return dict.fromkeys(groups, 1)
-    length = positive(context_length, "context_length")
-    return {name: request_units(plan, length, in_flight_tokens) for name, plan in groups.items()}
+def request_demand(
+    plans: Plans, context_length: int | None, in_flight_tokens: int = 0, *, given: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """What one sequence of ``context_length`` tokens holds of every group whose count is not ``given``.
+
+    Without a length a single group's proportion does not matter; several are refused.
+    """
+    not_negative(in_flight_tokens, "in_flight_tokens")
+    length = None if context_length is None else positive(context_length, "context_length")
+    demand: dict[str, int] = {}
+    for plan in (plan for one in as_sets(plans) for plan in one):
+        if plan.name not in (given or {}):
+            units = 1 if length is None else request_units(plan, length, in_flight_tokens)
+            demand[plan.name] = max(demand.get(plan.name, 0), units)  # models of one block table keep what either needs
+    if length is None and len(demand) > 1:
+        raise PlanError(
+            f"groups {', '.join(demand)} share this memory by what one sequence needs of each; "
+            "give context_length, the tokens of a typical sequence"
+        )
+    return demand
 
 
 def longest_sequence(plans: Plans, counts: Mapping[str, int], in_flight_tokens: int = 0) -> int:
@@ -229,6 +195,31 @@ def longest_sequence(plans: Plans, counts: Mapping[str, int], in_flight_tokens: 
         elif request_units(plan, UNBOUNDED, in_flight_tokens) > counts[plan.name]:
             lengths.append(counts[plan.name] * plan.geometry.logical_block_size)
     return min(lengths)
+
+
+def longest_fitting(
+    plans: Plans,
+    rank: RankMemory,
+    in_flight_tokens: int = 0,
+    *,
+    concurrency: int = 1,
+    given: Mapping[str, int] | None = None,
+) -> int:
+    """Tokens of the longest sequence of which ``concurrency`` fit the rank's budget, in no proportion but their own."""
+    sets = as_sets(plans)
+    held = dict(given or {})
+
+    def fits(length: int) -> bool:
+        wanted = {name: n * concurrency for name, n in request_demand(sets, length, in_flight_tokens).items()}
+        if any(wanted[name] > count for name, count in held.items()):
+            return False
+        return rank_nbytes(rank, wanted | held) <= rank.budget_nbytes
+
+    low, high = 0, UNBOUNDED + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def check_fit(
@@ -243,75 +234,56 @@ def check_fit(
     """Raise :class:`AllocationError` unless ``counts`` fit ``free_nbytes``, saying what would."""
     rank = rank_memory(plans, free_nbytes, host=host)
     if rank_nbytes(rank, counts) > free_nbytes:
-        _refuse(rank, counts, plans, where, in_flight_tokens, host)
+        _refuse(plans, rank, counts, where, in_flight_tokens)
 
 
-def budget_nbytes(memory_nbytes: int, ratio: float = 1.0, reserve_nbytes: int = 0) -> int:
-    """Bytes left for caches of ``memory_nbytes``: its ``ratio``, without ``reserve_nbytes``."""
-    if whole(memory_nbytes, "memory_nbytes") < 0:
-        raise PlanError(f"memory_nbytes is {memory_nbytes}; expected zero or more")
-    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
-        raise PlanError(f"ratio is {ratio!r}; expected a number above 0 and at most 1")
-    if whole(reserve_nbytes, "reserve_nbytes") < 0:
-        raise PlanError(f"reserve_nbytes is {reserve_nbytes}; expected zero or more")
-    share = memory_nbytes if ratio == 1 else int(memory_nbytes * ratio)
-    return max(0, share - reserve_nbytes)
-
-
-def _padding_nbytes(sets: Sequence[CachePlanSet], counts: Mapping[str, int], host: bool) -> int:
+def _payload_nbytes(plans: Plans, counts: Mapping[str, int], host: bool) -> int:
     total = 0
-    for plan in (plan for one in sets for plan in one):
+    for plan in (plan for one in as_sets(plans) for plan in one):
         layout = plan.host_layout if host else plan.layout
-        total += layout.padding_nbytes * plan.num_entries(counts[plan.name], host=host)
+        total += layout.payload_nbytes * plan.num_entries(counts[plan.name], host=host)
     return total
 
 
-def _refuse(
-    rank: RankMemory,
-    counts: Mapping[str, int],
-    plans: Plans,
-    where: str,
-    in_flight_tokens: int,
-    host: bool,
-) -> NoReturn:
+def _refuse(plans: Plans, rank: RankMemory, counts: Mapping[str, int], where: str, in_flight_tokens: int) -> NoReturn:
     needed = rank_nbytes(rank, counts)
-    wanted = {name: max(1, count) for name, count in counts.items()}
-    largest = solve_counts([rank], wanted) or dict.fromkeys(counts, 0)
-    tokens = longest_sequence(plans, largest, in_flight_tokens)
-    told = "any length" if tokens == UNBOUNDED else f"{tokens} tokens"
+    asked = {name: max(1, count) for name, count in counts.items() if rank.groups[name].unit_nbytes}
+    fits = solve_counts([rank], asked, dict.fromkeys(set(counts) - set(asked), 0)) or {}
+    fits = {name: fits.get(name, 0) for name in counts}
+    longest = longest_fitting(plans, rank, in_flight_tokens)
+    told = "is of any length" if longest == UNBOUNDED else f"has {longest} tokens"
     raise AllocationError(
-        f"{needed} bytes needed for {dict(counts)}, but {rank.budget_nbytes} bytes are there in {where}; the longest "
-        f"sequence that fits has {told} ({largest}). Ask for less or give more memory",
+        f"{needed} bytes needed for {dict(counts)}, but {rank.budget_nbytes} bytes are there in {where}; in this "
+        f"proportion {fits} fit, and the longest sequence that fits alone {told}. Ask for less or give more memory",
         needed_nbytes=needed,
         free_nbytes=rank.budget_nbytes,
-        longest_sequence=tokens,
-        fits=largest,
+        longest_sequence=longest,
+        fits=fits,
     )
 
 
 def _refuse_concurrency(
-    sets: Sequence[CachePlanSet],
-    demand: Mapping[str, int],
-    budget: int,
+    plans: Plans,
+    rank: RankMemory,
+    wanted: Mapping[str, int],
+    given: Mapping[str, int],
     concurrency: int,
-    context_length: int,
     in_flight_tokens: int,
-    host: bool,
+    context_length: int,
 ) -> NoReturn:
-    needed = reserved_nbytes(sets, {name: wanted * concurrency for name, wanted in demand.items()}, host=host)
-
-    def fits(length: int) -> bool:
-        units = request_demand(sets, length, in_flight_tokens)
-        return reserved_nbytes(sets, {name: n * concurrency for name, n in units.items()}, host=host) <= budget
-
-    low, high = 0, context_length
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+    needed = {name: units * concurrency for name, units in wanted.items()}
+    short = {name: count for name, count in given.items() if count < needed[name]}
+    nbytes = rank_nbytes(rank, needed | dict(given))
+    longest = longest_fitting(plans, rank, in_flight_tokens, concurrency=concurrency, given=given)
+    why = (
+        f"take {needed}, but the counts given are {short}"
+        if short
+        else f"need {nbytes} bytes, but {rank.budget_nbytes} bytes are there"
+    )
     raise AllocationError(
-        f"{concurrency} sequences of {context_length} tokens need {needed} bytes, but {budget} bytes are there; the "
-        f"longest length of which {concurrency} fit is {low} tokens. Ask for less or give more memory",
-        needed_nbytes=needed,
-        free_nbytes=budget,
-        longest_sequence=low,
+        f"{concurrency} sequences of {context_length} tokens {why}; the longest length of which {concurrency} fit is "
+        f"{longest} tokens. Ask for less or give more",
+        needed_nbytes=nbytes,
+        free_nbytes=rank.budget_nbytes,
+        longest_sequence=longest,
     )

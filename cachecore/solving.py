@@ -7,11 +7,14 @@ count a group is agreed for all ranks, since block ids are shared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from cachecore.errors import PlanError
 
-__all__ = ["GroupBytes", "RankMemory", "rank_nbytes", "solve_counts"]
+__all__ = ["GroupBytes", "RankMemory", "joined", "rank_nbytes", "solve_counts"]
+
+_NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class GroupBytes(NamedTuple):
@@ -37,11 +40,24 @@ def rank_nbytes(rank: RankMemory, counts: Mapping[str, int]) -> int:
     return sum(cost.nbytes(counts[name]) for name, cost in rank.groups.items())
 
 
-def solve_counts(ranks: Sequence[RankMemory], demand: Mapping[str, int]) -> dict[str, int] | None:
+def joined(ranks: Sequence[RankMemory]) -> RankMemory:
+    """Ranks that take from one memory, as one: their costs add up, the least budget that one of them saw holds."""
+    costs: dict[str, GroupBytes] = {}
+    for rank in ranks:
+        for name, cost in rank.groups.items():
+            earlier = costs.get(name, GroupBytes(0))
+            costs[name] = GroupBytes(earlier.unit_nbytes + cost.unit_nbytes, earlier.fixed_nbytes + cost.fixed_nbytes)
+    return RankMemory(costs, min(rank.budget_nbytes for rank in ranks))
+
+
+def solve_counts(
+    ranks: Sequence[RankMemory], demand: Mapping[str, int], given: Mapping[str, int] = _NONE
+) -> dict[str, int] | None:
     """The most units in proportion to ``demand`` that fit every rank, at least one each; None if those do not.
 
-    ``demand`` is what one sequence holds of each group. What proportion leaves over is filled up, the
-    group with the least for its demand first, so that not one more unit of any group fits.
+    ``demand`` is what one sequence holds of each group; groups whose counts are ``given`` keep them.
+    What proportion leaves over is filled up, the group with the least for its demand first, so that
+    not one more unit of any group fits.
     """
     for name, wanted in demand.items():
         if wanted < 1:
@@ -50,10 +66,10 @@ def solve_counts(ranks: Sequence[RankMemory], demand: Mapping[str, int]) -> dict
             raise PlanError(
                 f"group {name!r} has units of zero bytes on every rank; any number fits, so nothing is to size"
             )
-    most = max(demand.values())
+    most = max(demand.values(), default=1)
 
     def scaled(share: int) -> dict[str, int]:
-        return {name: max(1, wanted * share // most) for name, wanted in demand.items()}
+        return {**given, **{name: max(1, wanted * share // most) for name, wanted in demand.items()}}
 
     def fits(share: int) -> bool:
         counts = scaled(share)
@@ -61,6 +77,8 @@ def solve_counts(ranks: Sequence[RankMemory], demand: Mapping[str, int]) -> dict
 
     if not fits(0):
         return None
+    if not demand:
+        return dict(given)
     low, high = 0, 1
     while fits(high):
         low, high = high, high * 2
@@ -68,7 +86,7 @@ def solve_counts(ranks: Sequence[RankMemory], demand: Mapping[str, int]) -> dict
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     counts = scaled(low)
-    for name in sorted(counts, key=lambda name: (counts[name] / demand[name], name)):
+    for name in sorted(demand, key=lambda name: (counts[name] / demand[name], name)):
         counts[name] += _room(ranks, counts, name)
     return counts
 

@@ -1,0 +1,88 @@
+"""What sizing starts from: plan sets as given, counts as given, and the bytes that one rank has for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from cachecore.errors import PlanError
+from cachecore.group_plan import GroupPlan
+from cachecore.meaning import not_negative
+from cachecore.plan import BlockCachePlan
+from cachecore.plan_set import CachePlanSet
+from cachecore.solving import GroupBytes, RankMemory
+
+__all__ = ["Plans", "as_sets", "budget_nbytes", "given_counts", "group_names", "named_sets", "rank_memory"]
+
+Plans = CachePlanSet | Sequence[CachePlanSet] | Mapping[str, CachePlanSet]
+"""One plan set, several, or several by the name of their model (``target``, ``draft``, ``memory``)."""
+
+
+def named_sets(plans: Plans) -> dict[str, CachePlanSet]:
+    """Plan sets by name, their position where they have none; same-named groups must agree on what a unit is."""
+    if isinstance(plans, CachePlanSet):
+        plans = (plans,)
+    if not isinstance(plans, (Mapping, Sequence)):
+        raise TypeError(f"plans must be a CachePlanSet or several of them, not {plans!r}")
+    named = dict(plans) if isinstance(plans, Mapping) else {str(number): one for number, one in enumerate(plans)}
+    if not named or not all(isinstance(one, CachePlanSet) for one in named.values()):
+        raise TypeError(f"plans must be a CachePlanSet or several of them, not {plans!r}")
+    first: dict[str, GroupPlan] = {}
+    for plan in (plan for one in named.values() for plan in one):
+        other = first.setdefault(plan.name, plan)
+        same = other.kind == plan.kind
+        if same and isinstance(plan, BlockCachePlan) and isinstance(other, BlockCachePlan):
+            same = plan.geometry.logical_block_size == other.geometry.logical_block_size
+        if not same:
+            raise PlanError(
+                f"group {plan.name!r} is a {other.kind} group in one plan set and differs in another; groups of one "
+                "name share a block table, so kind and logical block size must agree. Rename one of them",
+                group=plan.name,
+            )
+    return named
+
+
+def as_sets(plans: Plans) -> tuple[CachePlanSet, ...]:
+    """The plan sets of :func:`named_sets`."""
+    return tuple(named_sets(plans).values())
+
+
+def group_names(plans: Plans) -> tuple[str, ...]:
+    """The groups of all plan sets, each once."""
+    return tuple(dict.fromkeys(name for one in as_sets(plans) for name in one.names))
+
+
+def given_counts(plans: Plans, counts: int | Mapping[str, int] | None, what: str) -> dict[str, int]:
+    """Read units of some groups: a mapping, or one number for a single group (0 for all); None gives none."""
+    names = group_names(plans)
+    if counts is None:
+        return {}
+    if not isinstance(counts, Mapping):
+        number = not_negative(counts, what)
+        if len(names) > 1 and number:
+            raise PlanError(f"{what} is {number}, but the plan has groups {', '.join(names)}; give one each")
+        return dict.fromkeys(names, number)
+    unknown = sorted(set(counts) - set(names))
+    if unknown:
+        raise PlanError(f"{what} names groups {unknown}, but the plan has {sorted(names)}", group=unknown[0])
+    return {name: not_negative(counts[name], f"{what} of group {name!r}") for name in names if name in counts}
+
+
+def rank_memory(plans: Plans, budget: int, *, host: bool = False) -> RankMemory:
+    """What a solver needs to know of one rank: numbers only, so that they can travel."""
+    costs: dict[str, GroupBytes] = {}
+    for plan in (plan for one in as_sets(plans) for plan in one):
+        unit = plan.unit_nbytes(host=host)
+        earlier = costs.get(plan.name, GroupBytes(0))
+        fixed = plan.reserved_nbytes(1, host=host) - unit
+        costs[plan.name] = GroupBytes(earlier.unit_nbytes + unit, earlier.fixed_nbytes + fixed)
+    return RankMemory(costs, budget)
+
+
+def budget_nbytes(memory_nbytes: int, ratio: float = 1.0, reserve_nbytes: int = 0) -> int:
+    """Bytes left for caches of ``memory_nbytes``: its ``ratio``, without ``reserve_nbytes``."""
+    memory = not_negative(memory_nbytes, "memory_nbytes")
+    if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio <= 1:
+        raise PlanError(f"ratio is {ratio!r}; expected a number above 0 and at most 1")
+    reserve = not_negative(reserve_nbytes, "reserve_nbytes")
+    share = memory if ratio == 1 else int(memory * ratio)
+    return max(0, share - reserve)

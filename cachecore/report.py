@@ -1,0 +1,197 @@
+"""What one rank tells the others to agree on counts: integers, names and digests, never a plan."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from typing import Any
+
+from cachecore.budget import Plans, budget_nbytes, given_counts, named_sets, rank_memory
+from cachecore.errors import AgreementError, PlanError
+from cachecore.meaning import not_negative, positive
+from cachecore.schema import CacheTensorSpec
+from cachecore.sizing import longest_fitting, request_demand
+from cachecore.solving import RankMemory
+
+__all__ = ["REPORT_VERSION", "check_alike", "rank_report", "read_report"]
+
+REPORT_VERSION = 1
+"""Version of the report's JSON. Ranks that speak different ones do not agree."""
+
+Counts = Mapping[str, int] | int | None
+
+
+def rank_report(
+    plans: Plans,
+    *,
+    memory_nbytes: int,
+    ratio: float = 1.0,
+    reserve_nbytes: int = 0,
+    context_length: int | None = None,
+    in_flight_tokens: int = 0,
+    concurrency: int | None = None,
+    num_blocks: Counts = None,
+    host_memory_nbytes: int | None = None,
+    host_num_blocks: Counts = None,
+    node: str | None = None,
+    model: str | None = None,
+) -> dict[str, Any]:
+    """One rank's report, as plain data. The arguments are those of :func:`cachecore.agree`.
+
+    Groups that this rank holds no layer of may be named in ``num_blocks``: all ranks are given the same.
+    """
+    named = named_sets(plans)
+    rank = rank_memory(named, budget_nbytes(memory_nbytes, ratio, reserve_nbytes))
+    given = _given(plans, num_blocks, "num_blocks")
+    if concurrency is not None:
+        positive(concurrency, "concurrency")
+        if context_length is None:
+            raise PlanError("concurrency counts sequences of one length; give context_length too")
+    demand = {} if context_length is None else request_demand(named, context_length, in_flight_tokens)
+    if host_memory_nbytes is None and host_num_blocks is not None:
+        raise PlanError("host_num_blocks cannot be checked without host_memory_nbytes; give it too")
+    host = None
+    if host_memory_nbytes is not None:
+        memory = rank_memory(named, not_negative(host_memory_nbytes, "host_memory_nbytes"), host=True)
+        host = {**_costs(memory), "given": _given(plans, host_num_blocks, "host_num_blocks")}
+    for name, value in (("node", node), ("model", model)):
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} must be a string, not {value!r}")
+    mine = {name: count for name, count in given.items() if name in rank.groups}
+    return {
+        "version": REPORT_VERSION,
+        "model": model,
+        "node": socket.gethostname() if node is None else node,
+        "context_length": context_length,
+        "concurrency": concurrency,
+        "given": given,
+        **_costs(rank),
+        "demand": demand,
+        "longest": longest_fitting(named, rank, in_flight_tokens, concurrency=concurrency or 1, given=mine),
+        "host": host,
+        "policies": [
+            [name, plan.name, f"{plan.policy} {plan.policy_version}"] for name, one in named.items() for plan in one
+        ],
+        "tensors": [
+            [name, spec.name, _digest(spec), list(spec.row_ids), spec.shard.to_json()]
+            for name, one in named.items()
+            for plan in one
+            for spec in plan.specs
+        ],
+    }
+
+
+def read_report(text: str, rank: int) -> Mapping[str, Any]:
+    """Read what rank ``rank`` sent."""
+    try:
+        report = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AgreementError(f"rank {rank} sent what is no report: {error}", rank=rank) from error
+    if not isinstance(report, dict):
+        raise AgreementError(f"rank {rank} sent what is no report: {text[:80]!r}", rank=rank)
+    return report
+
+
+def check_alike(reports: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse reports of ranks that were given different inputs or built from different models."""
+    for rank, report in enumerate(reports):
+        if "error" in report:
+            raise AgreementError(f"rank {rank} cannot be sized: {report['error']}", rank=rank)
+        if report.get("version") != REPORT_VERSION:
+            raise AgreementError(
+                f"rank {rank} reports in version {report.get('version')!r}, this one in {REPORT_VERSION}; "
+                "install one release of cachecore-kv on all ranks",
+                rank=rank,
+            )
+    for what, key in (("model", "model"), ("context_length", "context_length"), ("concurrency", "concurrency")):
+        _check_same(reports, what, [report[key] for report in reports])
+    _check_same(reports, "num_blocks", [report["given"] for report in reports])
+    _check_same(reports, "host_memory_nbytes", [report["host"] is not None for report in reports])
+    _check_same(reports, "host_num_blocks", [(report["host"] or {}).get("given") for report in reports])
+    _check_groups(reports)
+    _check_tensors(reports)
+
+
+def _check_same(reports: Sequence[Mapping[str, Any]], what: str, values: Sequence[object]) -> None:
+    for rank, value in enumerate(values):
+        if value != values[0]:
+            raise AgreementError(
+                f"rank {rank} has {what}={value!r}, but rank 0 has {values[0]!r}; start all ranks with the same",
+                rank=rank,
+            )
+
+
+def _check_groups(reports: Sequence[Mapping[str, Any]]) -> None:
+    demand: dict[str, tuple[int, int]] = {}
+    policies: dict[tuple[str, str], tuple[int, str]] = {}
+    for rank, report in enumerate(reports):
+        for name, wanted in report["demand"].items():
+            first, other = demand.setdefault(name, (rank, wanted))
+            if other != wanted:
+                raise AgreementError(
+                    f"a sequence takes {wanted} units of group {name!r} on rank {rank}, but {other} on rank {first}; "
+                    "use one geometry, window and in_flight_tokens on all ranks",
+                    rank=rank,
+                )
+        for model, group, policy in report["policies"]:
+            first, planned = policies.setdefault((model, group), (rank, policy))
+            if planned != policy:
+                raise AgreementError(
+                    f"group {group!r} was planned by policy {policy} on rank {rank}, but by {planned} on rank {first}; "
+                    "install the same backend release on all ranks",
+                    rank=rank,
+                )
+
+
+def _check_tensors(reports: Sequence[Mapping[str, Any]]) -> None:
+    """A layer that two ranks hold must mean the same on both, and its ranks must hold all of its heads."""
+    known: dict[tuple[str, str, int], tuple[int, str]] = {}
+    heads: dict[tuple[str, str, int], tuple[int, set[int]]] = {}
+    for rank, report in enumerate(reports):
+        for model, name, digest, row_ids, shard in report["tensors"]:
+            for key in ((model, name, row_id) for row_id in row_ids):
+                first, other = known.setdefault(key, (rank, digest))
+                if other != digest:
+                    raise AgreementError(
+                        f"ranks {first} and {rank} disagree on layer {key[2]} of cache {name!r}; they were built from "
+                        "different models or geometries",
+                        rank=rank,
+                        layer=key[2],
+                        cache=name,
+                    )
+                if shard is not None:
+                    held = heads.setdefault(key, (shard["total"], set()))[1]
+                    held.update(range(shard["first"], shard["first"] + shard["count"]))
+    for (_, name, layer), (total, held) in heads.items():
+        if len(held) != total:
+            raise AgreementError(
+                f"no rank holds {total - len(held)} of the {total} heads of layer {layer} of cache {name!r}; "
+                "plan every rank with its own tp_rank, and let all of them agree",
+                layer=layer,
+                cache=name,
+            )
+
+
+def _given(plans: Plans, counts: Counts, what: str) -> dict[str, int]:
+    if not isinstance(counts, Mapping):
+        return given_counts(plans, counts, what)
+    return {str(name): not_negative(count, f"{what} of group {name!r}") for name, count in sorted(counts.items())}
+
+
+def _costs(rank: RankMemory) -> dict[str, Any]:
+    return {"budget": rank.budget_nbytes, "groups": {name: list(cost) for name, cost in rank.groups.items()}}
+
+
+def _digest(spec: CacheTensorSpec) -> str:
+    """A layer's spec without what differs between the ranks that share it: its part of the heads."""
+    described = spec.to_json()
+    for key in ("row_ids", "consumer_rows", "shard"):
+        del described[key]
+    described["total_heads"] = spec.shard.total
+    described["shape"] = [
+        "heads" if axis == "head" and not spec.shard.replicated else extent
+        for axis, extent in zip(spec.axes, spec.shape, strict=True)
+    ]
+    return blake2b(json.dumps(described, sort_keys=True).encode(), digest_size=8).hexdigest()
