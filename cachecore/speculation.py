@@ -7,23 +7,23 @@ the token ``num_rows`` before it. When a draft token is rejected, that older tok
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, NamedTuple, Self
 
 from cachecore.backend import CacheAllocation, CopyContext, CopySegment
 from cachecore.blocks import BlockPairs
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import BlockIndexError, EngineStateError, PlanError
+from cachecore.group_plan import GroupPlan
+from cachecore.layout import CacheLayout
 from cachecore.layout_kinds import contiguous_layout
-from cachecore.meaning import positive, whole
-from cachecore.schema import CacheTensorSpec
+from cachecore.meaning import not_negative, positive, whole
 from cachecore.state import StateCacheEngine
 from cachecore.transfer import ResolvedCopy
 
-__all__ = ["Ring", "SpeculativeTransaction"]
-
-A = TypeVar("A")
+__all__ = ["Ring", "SpeculativeTransaction", "scratch_nbytes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,16 +38,33 @@ class Ring:
     shift: int = 0
     max_tokens: int | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shift", whole(self.shift, f"ring {self.name!r}: shift"))
+        if self.max_tokens is not None:
+            object.__setattr__(self, "max_tokens", positive(self.max_tokens, f"ring {self.name!r}: max_tokens"))
+
+
+def scratch_nbytes(plan: GroupPlan, rings: Sequence[Ring], *, max_sequences: int, max_tokens: int) -> int:
+    """Bytes that a :class:`SpeculativeTransaction` takes beside the slots: reserve them when sizing.
+
+    Raises what the transaction would.
+    """
+    layout, num_rows, _ = _scratch(plan, rings, max_sequences, max_tokens)
+    return layout.reserved_nbytes(num_rows)
+
 
 class SpeculativeTransaction:
     """One draft at a time: :meth:`begin` before the model verifies, :meth:`finish` with what was accepted.
 
-    Takes memory for ``max_sequences * max_tokens`` rows of every ring when made.
+    Takes memory for ``max_sequences * max_tokens`` rows of every ring when made (:func:`scratch_nbytes`);
+    close it before its engine.
 
     Raises
     ------
     PlanError
         For a state that is unknown or no ring, or a query longer than a ring takes.
+    AllocationError
+        When there is no memory for the rows.
     """
 
     def __init__(
@@ -61,32 +78,24 @@ class SpeculativeTransaction:
     ) -> None:
         self._group: EngineGroup[Any] = engine.group(group)
         self._engine = engine
-        self._max_tokens = positive(max_tokens, "max_tokens")
-        num_rows = positive(max_sequences, "max_sequences") * self._max_tokens
-        found = [_find_ring(self._group, ring, self._max_tokens) for ring in rings]
-        if not found:
-            raise PlanError("no rings given; expected at least one window state")
-        row_specs = [_row_spec(spec) for _, specs in found for _, spec in specs]
-        device = self._group.device
-        self._scratch: CacheAllocation[Any] = engine.backend.allocate(
-            contiguous_layout(row_specs), num_rows, device.device
-        )
+        self._closed = False
+        layout, num_rows, found = _scratch(self._group.plan, rings, max_sequences, max_tokens)
+        self._max_tokens = max_tokens
+        self._scratch: CacheAllocation[Any] = engine.backend.allocate(layout, num_rows, self._group.device.device)
         self._num_rows = num_rows
-        self._saved: tuple[tuple[int, int, int], ...] | None = None
+        self._draft: _Draft | None = None
         self._rings: list[_RingCopies] = []
-        pool = 0
         try:
-            for ring, specs in found:
-                for index, spec in specs:
-                    self._rings.append(_RingCopies(self._group, index, spec, ring, self._scratch, pool))
-                    pool += 1
+            for pool, (ring, index) in enumerate(found):
+                self._rings.append(_RingCopies(self._group, index, ring, self._scratch, pool))
         except BaseException:
             self.close()
             raise
 
     def begin(self, slots: Sequence[int], positions: Sequence[int], num_tokens: int) -> None:
         """Keep the rows that tokens ``positions[i] .. positions[i] + num_tokens`` of ``slots[i]`` will overwrite."""
-        if self._saved is not None:
+        self._check_open()
+        if self._draft is not None:
             raise EngineStateError("a draft is under way; finish() it before the next begin()")
         if not 0 < whole(num_tokens, "num_tokens") <= self._max_tokens:
             raise PlanError(f"a draft of {num_tokens} tokens; expected 1 to max_tokens={self._max_tokens}")
@@ -95,44 +104,68 @@ class SpeculativeTransaction:
                 f"{len(slots)} slots, {len(positions)} positions and {num_tokens} tokens each; expected one position "
                 f"a slot and at most {self._num_rows} rows in all"
             )
-        saved = []
-        for slot, position in zip(slots, positions, strict=True):
-            if not 0 <= whole(slot, "a slot") < self._group.num_blocks:
+        places: dict[int, int] = {}
+        for slot, position in zip((whole(slot, "a slot") for slot in slots), positions, strict=True):
+            if not 0 <= slot < self._group.num_blocks:
                 raise BlockIndexError(f"slot {slot} is out of range; there are {self._group.num_blocks}", slot=slot)
-            if whole(position, "a position") < 0:
-                raise PlanError(f"position {position} of slot {slot} is negative")
-            saved.append((slot, position, num_tokens))
-        if len(set(slots)) != len(slots):
-            raise PlanError(f"slots {list(slots)} repeat; a sequence has one slot and one draft")
-        self._move(saved, [0] * len(saved), restore=False)
-        self._saved = tuple(saved)
+            if slot in places:
+                raise PlanError(f"slot {slot} is named twice; a sequence has one slot and one draft", slot=slot)
+            places[slot] = not_negative(position, f"the position of slot {slot}")
+        draft = _Draft(tuple(places.items()), num_tokens)
+        self._move(draft, [0] * len(places), restore=False)
+        self._draft = draft
 
     def finish(self, accepted: Sequence[int]) -> None:
         """Put back the rows of the tokens after the first ``accepted[i]`` of each sequence."""
-        if self._saved is None:
+        self._check_open()
+        draft = self._draft
+        if draft is None:
             raise EngineStateError("no draft is under way; begin() one first")
-        if len(accepted) != len(self._saved):
-            raise PlanError(f"{len(accepted)} accepted counts for {len(self._saved)} sequences")
-        for count, (slot, _, num_tokens) in zip(accepted, self._saved, strict=True):
-            if not 0 <= whole(count, "an accepted count") <= num_tokens:
-                raise PlanError(f"slot {slot}: {count} draft tokens accepted; expected 0 to {num_tokens}")
-        self._move(self._saved, accepted, restore=True)
-        self._saved = None
+        if len(accepted) != len(draft.places):
+            raise PlanError(f"{len(accepted)} accepted counts for {len(draft.places)} sequences; expected one each")
+        for count, (slot, _) in zip(accepted, draft.places, strict=True):
+            if not 0 <= whole(count, "an accepted count") <= draft.num_tokens:
+                raise PlanError(f"slot {slot}: {count} draft tokens accepted; expected 0 to {draft.num_tokens}")
+        self._move(draft, accepted, restore=True)
+        self._draft = None
 
     def close(self) -> None:
-        """Give the scratch memory back."""
-        self._saved = None
-        self._engine.backend.free(self._scratch)
+        """Give the scratch memory back; a draft under way is forgotten. Twice is once."""
+        if not self._closed:
+            self._closed = True
+            self._draft = None
+            self._rings.clear()
+            self._engine.backend.free(self._scratch)
 
-    def _move(self, saved: Sequence[tuple[int, int, int]], first: Sequence[int], *, restore: bool) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineStateError("this transaction is closed; make another")
+        self._engine.group(self._group.plan.name)  # raises when the engine is closed
+
+    def _move(self, draft: _Draft, first: Sequence[int], *, restore: bool) -> None:
         rows = [
-            (slot, position + token, number * num_tokens + token)
-            for number, (slot, position, num_tokens) in enumerate(saved)
-            for token in range(first[number], num_tokens)
+            (slot, position + token, number * draft.num_tokens + token)
+            for number, (slot, position) in enumerate(draft.places)
+            for token in range(first[number], draft.num_tokens)
         ]
         if rows:
             for ring in self._rings:
                 ring.move(rows, restore=restore)
+
+
+class _Draft(NamedTuple):
+    """Slot and first position of every sequence, and how many tokens each of them drafts."""
+
+    places: tuple[tuple[int, int], ...]
+    num_tokens: int
 
 
 class _RingCopies:
@@ -143,22 +176,15 @@ class _RingCopies:
     """
 
     def __init__(
-        self,
-        group: EngineGroup[Any],
-        index: int,
-        spec: CacheTensorSpec,
-        ring: Ring,
-        scratch: CacheAllocation[Any],
-        pool: int,
+        self, group: EngineGroup[Any], index: int, ring: Ring, scratch: CacheAllocation[Any], pool: int
     ) -> None:
-        device = group.device
+        device, backend, spec = group.device, group.backend, group.plan.specs[index]
         self._num_rows = spec.shape[0]
         self._shift = ring.shift
         self._row_nbytes = spec.page_nbytes // self._num_rows
-        first = device.layout.row_strides(index, 0, device.num_entries)
-        self._slot_nbytes = first.entry
+        self._slot_nbytes = device.layout.row_strides(index, 0, device.num_entries).entry
         self._piece = gcd(self._row_nbytes, self._slot_nbytes)
-        num_src = ((device.num_entries - 1) * self._slot_nbytes + spec.page_nbytes) // self._piece
+        num_src = max(0, (device.num_entries - 1) * self._slot_nbytes + spec.page_nbytes) // self._piece
         num_dst = scratch.num_entries * self._row_nbytes // self._piece
         keep, put_back = [], []
         for row in range(spec.num_rows):
@@ -167,7 +193,6 @@ class _RingCopies:
             kept = (pool, row * scratch.num_entries * self._row_nbytes, self._piece, self._piece)
             keep.append(CopySegment(*state, *kept, self._piece, 1))
             put_back.append(CopySegment(*kept, *state, self._piece, 1))
-        backend = group.backend
         self._keep: ResolvedCopy = group.build_copy(
             CopyContext(backend, device, backend, scratch, num_src, num_dst, tuple(keep))
         )
@@ -191,19 +216,36 @@ class _RingCopies:
             self._keep.copy(BlockPairs(state, kept))
 
 
-def _find_ring(
-    group: EngineGroup[Any], ring: Ring, max_tokens: int
-) -> tuple[Ring, tuple[tuple[int, CacheTensorSpec], ...]]:
-    specs = tuple((index, spec) for index, spec in enumerate(group.plan.specs) if spec.name == ring.name)
-    if not specs:
-        names = ", ".join(dict.fromkeys(spec.name for spec in group.plan.specs))
-        raise PlanError(f"state {ring.name!r} does not exist in group {group.plan.name!r}; the states are {names}")
-    for _, spec in specs:
-        if not spec.axes or spec.axes[0] != "token":
+def _scratch(
+    plan: GroupPlan, rings: Sequence[Ring], max_sequences: int, max_tokens: int
+) -> tuple[CacheLayout, int, tuple[tuple[Ring, int], ...]]:
+    """The layout and entries of the kept rows, a pool each for ``(ring, spec index)``."""
+    positive(max_tokens, "max_tokens")
+    num_rows = positive(max_sequences, "max_sequences") * max_tokens
+    names = [ring.name for ring in rings]
+    if not names:
+        raise PlanError("no rings given; expected at least one window state")
+    if len(set(names)) != len(names):
+        raise PlanError(f"rings {names} repeat; a state is one ring")
+    found = tuple((ring, index) for ring in rings for index in _find_ring(plan, ring, max_tokens))
+    rows = [replace(plan.specs[index], shape=plan.specs[index].shape[1:], axes=(), planes=()) for _, index in found]
+    return contiguous_layout(rows), num_rows, found
+
+
+def _find_ring(plan: GroupPlan, ring: Ring, max_tokens: int) -> tuple[int, ...]:
+    indices = tuple(index for index, spec in enumerate(plan.specs) if spec.name == ring.name)
+    if not indices:
+        names = ", ".join(dict.fromkeys(spec.name for spec in plan.specs))
+        raise PlanError(f"state {ring.name!r} does not exist in group {plan.name!r}; the states are {names}")
+    for spec in (plan.specs[index] for index in indices):
+        if spec.axes[:1] != ("token",) or not spec.page_nbytes:
             raise PlanError(
-                f"state {ring.name!r} has axes {spec.axes}; the first axis of a ring is 'token', its rows",
+                f"state {ring.name!r} has axes {spec.axes} and {spec.page_nbytes} bytes; the first axis of a ring is "
+                "'token', its rows",
                 cache=ring.name,
             )
+        if spec.planes:
+            raise PlanError(f"state {ring.name!r} has planes, so its rows do not stand one after another")
         most = min(spec.shape[0], ring.max_tokens or spec.shape[0])
         if max_tokens > most:
             raise PlanError(
@@ -211,15 +253,4 @@ def _find_ring(
                 "draft fewer tokens",
                 cache=ring.name,
             )
-    return ring, specs
-
-
-def _row_spec(spec: CacheTensorSpec) -> CacheTensorSpec:
-    """One ring row as a payload of its own."""
-    return CacheTensorSpec(
-        name=f"{spec.name}:row",
-        shape=spec.shape[1:],
-        dtype=spec.dtype,
-        alignment=spec.alignment,
-        row_ids=spec.row_ids,
-    )
+    return indices
