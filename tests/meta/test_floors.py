@@ -17,7 +17,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("group_plan",),
     ("collect", "kv", "plan", "state_plan"),
     ("plan_set",),
-    ("backend", "budget", "explain"),
+    ("backend", "budget", "explain", "picture"),
     ("hookspecs", "probing", "ranking", "sizing", "view"),
     ("report",),
     ("agreement",),
