@@ -83,7 +83,7 @@ def describe_plan(plans: CachePlanSet, pool: CachePool) -> list[dict[str, Any]]:
             "host_nbytes": stats[plan.name].host_reserved_nbytes,
             "host_memory": stats[plan.name].host_memory_kind,
         }
-        for plan in plans
+        for plan in plans.blocks
     ]
 
 

@@ -32,16 +32,10 @@ class HeadFirstPolicy(StandardLayoutPolicy):
 class HeadFirstPlugin:
     @hookimpl
     def cachecore_register_backends(self) -> list[BackendInfo]:
-        return [
-            BackendInfo(
-                "head-first",
-                ("cpu",),
-                500,
-                lambda device: None,
-                HeadFirstPolicy,
-                lambda: TorchBackend(HeadFirstPolicy()),
-            )
-        ]
+        def load() -> TorchBackend:
+            return TorchBackend(HeadFirstPolicy())
+
+        return [BackendInfo("head-first", ("*",), 500, lambda device: None, HeadFirstPolicy, load)]
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])

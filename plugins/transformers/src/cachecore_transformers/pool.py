@@ -69,13 +69,14 @@ class CachePool:
         self.layers = layers
         stats = {group.group: group for group in engine.stats().groups}
         places = {layer.group: layer.layer for layer in layers if layer.group is not None}
-        if set(places) != set(engine.plans.names):
+        planned = {plan.name for plan in engine.plans.blocks}
+        if set(places) != planned:
             raise PlanError(
-                f"the engine has groups {sorted(engine.plans.names)}, but the model's layers need {sorted(places)}; "
+                f"the engine has groups {sorted(planned)}, but the model's layers need {sorted(places)}; "
                 "plan with plan_model() of the same configuration"
             )
         self.groups: dict[str, Group] = {}
-        for plan in engine.plans:
+        for plan in engine.plans.blocks:
             row = engine.block_caches.layer("k_cache", places[plan.name])
             if not isinstance(row, torch.Tensor):
                 raise PluginError(
