@@ -2,14 +2,17 @@
 
 A page is one namespace. A block fenced as ``python torch`` needs torch and the torch plugins and runs where they are
 installed, as every block of a plugin's README runs where the plugin is; a block fenced as ``text output`` is what the
-blocks before it have printed, to the letter.
+blocks before it have printed, to the letter. In a ``console`` block ``$ cachecore ...`` lines run, and print what
+follows them, where ``...`` stands for anything.
 """
 
 from __future__ import annotations
 
 import contextlib
+import doctest
 import io
 import re
+import shlex
 import sys
 import types
 from importlib.metadata import PackageNotFoundError, distribution
@@ -18,11 +21,14 @@ from typing import NamedTuple
 
 import pytest
 
+from cachecore.cli import main
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PLUGIN_PAGES = sorted(ROOT.glob("plugins/*/README.md"))
 FENCE = re.compile(
-    r"^(?P<fence>```+)(?P<info>(?:python|text output)[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL
+    r"^(?P<fence>```+)(?P<info>(?:python|text output|console)[^\n`]*)\n(?P<body>.*?)^(?P=fence)[ ]*$",
+    re.MULTILINE | re.DOTALL,
 )
 NEEDED = ("torch", "cachecore-torch-default", "cachecore-cpu")
 
@@ -70,11 +76,29 @@ def run_page(page: Path, blocks: list[Block]) -> None:
                 )
                 printed = io.StringIO()
                 continue
+            if block.info == "console":
+                run_console(page, block)
+                continue
             code = compile("\n" * block.line + block.text, str(page), "exec")
             with contextlib.redirect_stdout(printed):
                 exec(code, vars(module))
     finally:
         del sys.modules[module.__name__]
+
+
+def run_console(page: Path, block: Block) -> None:
+    checker = doctest.OutputChecker()
+    for session in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, shown = session.partition("\n")
+        shown = re.sub(r"\n\.\.\.\n$", "...", shown)  # a last line of dots may stand for nothing
+        program, *arguments = shlex.split(command)
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            code = main(arguments)
+        assert (program, code) == ("cachecore", 0), f"{page.name}:{block.line}: {command} exits with {code}"
+        assert checker.check_output(shown, printed.getvalue(), doctest.ELLIPSIS), (
+            f"{command} printed\n{printed.getvalue()}"
+        )
 
 
 def skip_without(*names: str) -> None:
