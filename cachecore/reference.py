@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
+from operator import mul
 from typing import Any
 
 from cachecore.backend import (
@@ -66,8 +67,8 @@ class ByteTensor:
             run *= self.shape[axes]
         if not run or 0 in self.shape:
             return []
-        steps = product(*(range(0, n * s, s) for n, s in zip(self.shape[:axes], self.strides[:axes], strict=True)))
-        return [(self.start + sum(step), run) for step in steps]
+        places = product(*map(range, self.shape[:axes]))
+        return [(self.start + sum(map(mul, place, self.strides)), run) for place in places]
 
 
 class ByteBackend(CacheBackend[ByteTensor]):
