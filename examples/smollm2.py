@@ -21,6 +21,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo and return its exit code."""
     options = _parse(arguments)
     started = time.perf_counter()
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # bars that redraw themselves fill a log; read when tqdm is imported
     try:
         # Here, not above: torch and transformers take seconds to import, and Ctrl-C must be heard meanwhile.
         from smollm2_demo.run import run_demo
