@@ -143,16 +143,22 @@ class EngineGroup(Generic[A]):
         return self._backend.zero(self.device, entries)
 
     def free(self) -> None:
-        """Wait for transfers, then give all memory back."""
-        try:
-            for work in {id(work): work for work in self._in_flight.values()}.values():
+        """Wait for transfers, then give all memory back; the first one that failed is told last."""
+        failed: list[Exception] = []
+        for work in {id(work): work for work in self._in_flight.values()}.values():
+            try:
                 work.synchronize()
-        finally:  # a failed transfer must not keep the memory
-            self._in_flight.clear()
-            self._resolved.clear()
+            except Exception as error:  # noqa: BLE001  # the others still use memory that is given back below
+                failed.append(error)
+        self._in_flight.clear()
+        self._resolved.clear()
+        try:
             if self.host is not None:
                 self._backend.free(self.host)
+        finally:
             self._backend.free(self.device)
+        if failed:
+            raise failed[0]
 
     def stats(self) -> GroupStats:
         """A snapshot."""
