@@ -18,12 +18,12 @@ benchmark of tensors serves every backend of tensors), or the one named with ``-
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import importlib_metadata
 
-from cachecore.cli.terminal import CommandError, add_json, device_name, print_json, progress, table
+from cachecore.cli.terminal import CommandError, add_json, device_name, print_json, progress
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.nbytes import format_nbytes
@@ -95,11 +95,14 @@ def run(options: argparse.Namespace) -> int:
                 "distribution": chosen.plugin.distribution,
                 "bench": name,
                 "quick": options.quick,
-                "results": results,
+                "results": list(results),
             }
         )
-    else:
-        print("\n".join(_text(options.what, options.device, chosen.info.name, selection.reason, results)))
+        return 0
+    print(f"{options.what} on {options.device} by backend {chosen.info.name} ({selection.reason})")
+    print(_header())
+    for result in results:  # as they come: all of them take minutes
+        print(_row(result), flush=True)
     return 0
 
 
@@ -123,31 +126,41 @@ def _find(backend: str, asked: str | None) -> tuple[str, Callable[..., Any]]:
     return wanted, loaded
 
 
-def _checked(returned: Iterable[Mapping[str, Any]], name: str) -> list[dict[str, Any]]:
-    results = [dict(result) for result in returned]
-    for result in results:
+def _checked(returned: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
+    empty = True
+    for result in returned:
         missing = [key for key in RESULT_KEYS if key not in result]
         if missing:
             raise PluginError(f"benchmark {name!r} returned a result without {', '.join(missing)}: {result!r}")
-    if not results:
+        empty = False
+        yield dict(result)
+    if empty:
         raise PluginError(f"benchmark {name!r} returned no result")
-    return results
 
 
-def _text(what: str, device: str, backend: str, why: str, results: list[dict[str, Any]]) -> list[str]:
-    header = ["scenario", "run", "pairs", "path", "GB/s", "limit", "ratio", "contiguous", "submit"]
-    rows = [
-        [
-            result["scenario"],
-            format_nbytes(result["run_nbytes"]),
-            result["num_pairs"],
-            result["path"],
-            f"{result['gb_per_s']:.2f}",
-            f"{result['limit_gb_per_s']:.2f}",
-            f"{result['ratio']:.2f}",
-            f"{result['contiguous_ratio']:.2f}",
-            f"{result['submit_s'] * 1e6:,.0f} us",
-        ]
-        for result in results
-    ]
-    return [f"{what} on {device} by backend {backend} ({why})", *table(header, rows, right="1245678")]
+_COLUMNS = (
+    ("scenario", "scenario", "<30"),
+    ("run", "run_nbytes", ">10"),
+    ("pairs", "num_pairs", ">6"),
+    ("path", "path", "<30"),
+    ("GB/s", "gb_per_s", ">7.2f"),
+    ("limit", "limit_gb_per_s", ">7.2f"),
+    ("ratio", "ratio", ">6.2f"),
+    ("contiguous", "contiguous_ratio", ">11.2f"),
+    ("submit", "submit_s", ">11"),
+)
+"""Title, key and format of each column."""
+
+
+def _header() -> str:
+    return "  " + " ".join(format(title, spec.partition(".")[0]) for title, _, spec in _COLUMNS)
+
+
+def _row(result: Mapping[str, Any]) -> str:
+    told = {
+        **result,
+        "scenario": " ".join(filter(None, [result["scenario"], result.get("direction")])),
+        "run_nbytes": format_nbytes(result["run_nbytes"]),
+        "submit_s": f"{result['submit_s'] * 1e6:,.0f} us",
+    }
+    return "  " + " ".join(format(told[key], spec) for _, key, spec in _COLUMNS)
