@@ -17,7 +17,9 @@ from cachecore import (
     CacheTensorSpec,
     GroupSpec,
     StandardLayoutPolicy,
+    StateCacheRequest,
     plan_from_specs,
+    plan_from_states,
 )
 from cachecore.layout_kinds import block_major_layout
 from cachecore.reference import BYTE_COPY
@@ -111,3 +113,18 @@ class Operator(BlockCacheConsumer):
 def request(name: str = "index", shape: Sequence[int] = (4, 8), **more: Any) -> BlockCacheRequest:
     """32 bytes a page unless told otherwise."""
     return BlockCacheRequest(name=name, shape=tuple(shape), **{"dtype": "uint8", **more})
+
+
+def two_groups() -> CachePlanSet:
+    """Full and sliding K/V: 1,024 bytes a block on the device, 512 on the host, in each group."""
+    return plan_set(kv_plan(), kv_plan(group="sliding", window=8, tag="_sliding"))
+
+
+def three_groups() -> CachePlanSet:
+    """The same with a state of 256 bytes a slot."""
+    states = [StateCacheRequest(name="ssm", shape=(64,), dtype="float32")]
+    return plan_set(*two_groups(), *plan_from_states(states, POLICY))
+
+
+COUNTS = {"full": 4, "sliding": 2, "state": 3}
+HOST_COUNTS = {"full": 1, "sliding": 3, "state": 2}
