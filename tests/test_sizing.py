@@ -1,314 +1,277 @@
-"""Memory to counts over plan sets, and refusals that compute the remedy."""
-
 from __future__ import annotations
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
-from samples import PAGE_4, POLICY, kv_plan, plan_set
-from strategies import plans as block_plans
+from samples import POLICY, Index, kv_plan, layer_spec, plan_set, plan_with
+from strategies import plans
 
 from cachecore import (
     AllocationError,
     BlockCacheGeometry,
     ByteBackend,
-    CacheEngine,
-    CachePlanSet,
-    GroupSpec,
-    KvCacheConfig,
-    LayoutHints,
+    DeviceSpec,
     PlanError,
     StateCacheRequest,
-    build_block_cache_plan,
     plan_from_states,
     sizing,
 )
-from cachecore.reference import BYTE_COPY
-
-BLOCK = 1024
-"""Bytes of a block of ``kv_plan()``: K and V of 128 bytes, aligned to 256 each, in two layers."""
-
-SLOT = 256
-"""Bytes of a slot of ``states()``."""
-
-
-def states(*, layers: tuple[int, ...] = (0,), name: str = "ssm") -> CachePlanSet:
-    request = StateCacheRequest(name=name, shape=(64,), dtype="float32", layers=layers)
-    return CachePlanSet(plan_from_states([request], POLICY), "null", "bytes")
-
-
-def hybrid(*, window: int | None = 8) -> CachePlanSet:
-    """Full attention, a window and a state: 1024 bytes a block of either, 256 a slot."""
-    return CachePlanSet((kv_plan(), kv_plan(group="sliding", window=window, tag="_w"), *states()), "null", "bytes")
-
-
-@st.composite
-def plan_sets(draw: st.DrawFn) -> CachePlanSet:
-    """One or two block groups of any layout, and perhaps states."""
-    groups = [draw(block_plans(group="full"))]
-    if draw(st.booleans()):
-        groups.append(kv_plan(group="sliding", window=draw(st.integers(1, 40)), tag="_w"))
-    if draw(st.booleans()):
-        groups.extend(states().groups)
-    plans = CachePlanSet(tuple(groups), "null", "bytes")
-    assume(all(plan.unit_nbytes() for plan in plans))
-    return plans
-
-
-SIZES = st.integers(0, 60_000)
-LENGTHS = st.integers(1, 200)
-
-
-def tried(plans, memory, **more):
-    try:
-        return sizing.solve(plans, memory_nbytes=memory, **more)
-    except AllocationError:
-        return None
-
-
-# -- properties --------------------------------------------------------------------------------
-
-
-@given(plan_sets(), SIZES, LENGTHS)
-def test_counts_fit_exactly_and_one_more_of_any_group_does_not(plans, memory, length):
-    answer = tried(plans, memory, context_length=length)
-
-    if answer is None:
-        assert sizing.reserved_nbytes(plans, dict.fromkeys(plans.names, 1)) > memory
-        return
-    taken = sum(plan.reserved_nbytes(answer.counts[plan.name]) for plan in plans)
-    assert answer.needed_nbytes == taken <= memory
-    for name in plans.names:
-        more = {**answer.counts, name: answer.counts[name] + 1}
-        assert sizing.reserved_nbytes(plans, more) > memory
-
-
-@given(plan_sets(), SIZES, SIZES, LENGTHS)
-def test_more_memory_never_gives_fewer_requests(plans, memory, more, length):
-    before = tried(plans, memory, context_length=length)
-    after = tried(plans, memory + more, context_length=length)
-
-    assert before is None or before.num_requests <= after.num_requests
-
-
-@given(plan_sets(), SIZES, LENGTHS, st.integers(1, 5))
-def test_concurrency_is_met_or_refused_with_the_longest_length_that_would(plans, memory, length, concurrency):
-    def meets(tokens):
-        held = sizing.request_demand(plans, tokens)
-        return sizing.reserved_nbytes(plans, {name: n * concurrency for name, n in held.items()}) <= memory
-
-    try:
-        answer = sizing.solve(plans, memory_nbytes=memory, context_length=length, concurrency=concurrency)
-    except AllocationError as error:
-        refusal = error
-    else:
-        assert answer.num_requests >= concurrency
-        assert meets(length)
-        return
-    assert not meets(length)
-    one_unit = "needed for" in str(refusal)  # not one unit of each group fits: the length is of a single sequence
-    longest = refusal.longest_sequence
-    assert not longest or (concurrency > 1 and one_unit) or meets(longest)
-    assert one_unit or not meets(longest + 1)
-
-
-@given(plan_sets(), SIZES)
-def test_a_refusal_names_the_longest_sequence_that_fits_alone(plans, memory):
-    counts = dict.fromkeys(plans.names, 1000)
-    assume(sizing.reserved_nbytes(plans, counts) > memory)
-
-    with pytest.raises(AllocationError) as caught:
-        sizing.check_fit(plans, counts, memory, "a test")
-
-    refusal = caught.value
-    assert (refusal.needed_nbytes, refusal.free_nbytes) == (sizing.reserved_nbytes(plans, counts), memory)
-    assert sizing.reserved_nbytes(plans, refusal.fits) <= memory
-    for tokens, does in ((refusal.longest_sequence, True), (refusal.longest_sequence + 1, False)):
-        if 0 < tokens <= sizing.UNBOUNDED:
-            assert (sizing.reserved_nbytes(plans, sizing.request_demand(plans, tokens)) <= memory) == does
-
-
-@given(plan_sets(), SIZES, LENGTHS)
-def test_an_engine_opens_with_what_was_solved_and_takes_exactly_that(plans, memory, length):
-    answer = tried(plans, memory, context_length=length)
-    if answer is None:
-        return
-    backend = ByteBackend(capacity_nbytes=memory)
-
-    if plans.blocks:
-        with CacheEngine(plans, answer.counts, backend=backend, copies=[BYTE_COPY]):
-            assert backend.taken_nbytes == answer.needed_nbytes
-        assert backend.taken_nbytes == 0
-
-
-@given(st.integers(1, 100), st.integers(1, 50), st.integers(1, 12), st.integers(0, 20))
-def test_a_window_holds_no_more_blocks_than_request_units(num_tokens, window, block, in_flight):
-    """Walk a sequence, chunk by chunk: blocks wholly behind the window are released before the next chunk."""
-    plan = kv_plan(geometry=BlockCacheGeometry(4 * block, 4), window=window)
-    size, chunk, most, done = 4 * block, max(1, in_flight), 0, 0
-    while done < num_tokens:
-        first = max(0, done - (window - 1))
-        done = min(num_tokens, done + chunk)
-        most = max(most, -(-done // size) - first // size)
-
-    assert most <= sizing.request_units(plan, num_tokens, in_flight)
-
-
-# -- groups ------------------------------------------------------------------------------------
-
-
-def test_groups_share_memory_by_what_a_sequence_holds():
-    # 40 tokens: 10 blocks, min(10, ceil(8 / 4) + 1) = 3 window blocks, one slot: 13 * 1024 + 256 = 13568 bytes
-    answer = sizing.solve(hybrid(), memory_nbytes=3 * 13568, context_length=40)
-
-    assert answer.counts == {"full": 30, "sliding": 9, "state": 3}
-    assert (answer.num_requests, answer.needed_nbytes, answer.budget_nbytes) == (3, 3 * 13568, 3 * 13568)
-    assert answer.longest_sequence == 30 * 4
-    # half of every K and V page is padding: 512 bytes a block; a slot has none
-    assert answer.padding_nbytes == 39 * 512
-
-
-def test_padding_counts_the_room_that_aligns_pools():
-    plans = build_block_cache_plan(
-        kv=KvCacheConfig(layers=2, dtype="float16", num_kv_heads=2, head_dim=16),
-        geometry=BlockCacheGeometry(16),
-        device="null",
-        policy=POLICY,
-        hints=LayoutHints(base_alignment=1 << 21),
-    )
-
-    # 16 tokens * 2 heads * 16 dims * 2 bytes * K and V * 2 layers = 4096 bytes a block, after 2 MiB to align the pool
-    answer = sizing.solve(plans, memory_nbytes=(1 << 21) + 3 * 4096 + 5)
-
-    assert (answer.counts, answer.padding_nbytes) == ({"full": 3}, 1 << 21)
-
-
-def test_several_groups_without_a_length_are_refused():
-    with pytest.raises(PlanError, match=r"full, sliding, state share this memory.*context_length"):
-        sizing.fit(hybrid(), memory_nbytes=1 << 20)
-
-
-def test_models_of_one_block_table_hold_what_either_needs():
-    """A draft with full attention keeps the blocks that the target's window would let go, in any order of models."""
-    target, draft = plan_set(kv_plan(window=8)), plan_set(kv_plan(rows=1))
-
-    for sets in ([target, draft], [draft, target]):
-        assert sizing.request_demand(sets, 400) == {"full": 100}
-        assert sizing.longest_sequence(sets, {"full": 10}) == 40
-
-
-def test_a_memory_model_shares_the_slots():
-    """W33: its states are in the same sum."""
-    sets = {"target": hybrid(), "memory": states(name="ssm", layers=(0, 1))}
-
-    answer = sizing.solve(sets, memory_nbytes=1 << 20, num_blocks={"full": 1, "sliding": 1})
-
-    # two blocks; then 256 bytes of the target and 512 of the memory model a slot
-    assert answer.counts["state"] == ((1 << 20) - 2 * BLOCK) // (3 * SLOT)
-
-
-def test_windows_and_states_have_no_longest_sequence():
-    plans = CachePlanSet((kv_plan(window=8), *states()), "null", "bytes")
-
-    assert sizing.longest_sequence(plans, {"full": 3, "state": 1}) == sizing.UNBOUNDED
-    assert sizing.longest_sequence(plans, {"full": 2, "state": 1}) == 8
-    assert sizing.longest_sequence(plans, {"full": 3, "state": 0}) == 0
-
-
-# -- given counts ------------------------------------------------------------------------------
-
-
-def test_given_slots_leave_the_rest_to_the_blocks():
-    plans = CachePlanSet((kv_plan(), *states()), "null", "bytes")
-
-    # 8 slots take 2048 bytes; 7 blocks of the remaining 8192 - 2048 = 6144 would be 7168, so 6
-    assert sizing.fit(plans, memory_nbytes=8192, num_blocks={"state": 8}) == {"full": 6, "state": 8}
-
-
-def test_explicit_counts_are_checked_against_memory():
-    """W35."""
-    plans = plan_set(kv_plan())
-
-    assert sizing.fit(plans, memory_nbytes=10 * BLOCK, num_blocks=10) == {"full": 10}
-    with pytest.raises(AllocationError) as caught:
-        sizing.fit(plans, memory_nbytes=10 * BLOCK, num_blocks=11)
-
-    assert (caught.value.needed_nbytes, caught.value.free_nbytes) == (11 * BLOCK, 10 * BLOCK)
-    assert (caught.value.longest_sequence, caught.value.fits) == (40, {"full": 10})
-
-
-def test_given_counts_that_hold_too_few_sequences_are_refused():
-    plans = CachePlanSet((kv_plan(), *states()), "null", "bytes")
-
-    with pytest.raises(AllocationError, match=r"3 sequences of 8 tokens take .*'state': 3.*given are {'state': 2}"):
-        sizing.fit(plans, memory_nbytes=1 << 20, num_blocks={"state": 2}, context_length=8, concurrency=3)
-
-
-def test_sizing_keeps_nothing_of_an_earlier_answer():
-    """W34: a computed count does not become an explicit one; more memory sizes up, less sizes down."""
-    plans = plan_set(kv_plan())
-
-    answers = [sizing.fit(plans, memory_nbytes=n * BLOCK)["full"] for n in (10, 20, 5, 10)]
-
-    assert answers == [10, 20, 5, 10]
-
-
-def test_few_blocks_are_still_an_answer():
-    """W32: no least number of blocks aborts the caller's own search for a smaller reserve."""
-    plans = plan_set(kv_plan())
-
-    def reserve(prefill_tokens):
-        return 2 * prefill_tokens
-
-    with pytest.raises(AllocationError) as caught:
-        sizing.fit(plans, memory_nbytes=16384 + 1000, reserve_nbytes=reserve(8192))
-    assert (caught.value.needed_nbytes, caught.value.free_nbytes) == (BLOCK, 1000)
-    assert sizing.fit(plans, memory_nbytes=16384 + 1000, reserve_nbytes=reserve(4096)) == {"full": 8}
-    assert sizing.fit(plans, memory_nbytes=BLOCK) == {"full": 1}
-
-
-def test_memory_too_small_for_one_block_says_so():
-    with pytest.raises(AllocationError, match=r"1024 bytes needed .*but 1023 bytes are there.*has 0 tokens") as caught:
-        sizing.fit(plan_set(kv_plan()), memory_nbytes=1023)
-
-    assert (caught.value.needed_nbytes, caught.value.free_nbytes, caught.value.longest_sequence) == (1024, 1023, 0)
-
-
-def test_concurrency_needs_a_length():
-    with pytest.raises(PlanError, match="context_length"):
-        sizing.fit(plan_set(kv_plan()), memory_nbytes=1 << 20, concurrency=3)
-    with pytest.raises(PlanError, match="concurrency is 0"):
-        sizing.fit(plan_set(kv_plan()), memory_nbytes=1 << 20, context_length=4, concurrency=0)
-
-
-def test_the_host_tier_is_sized_in_its_own_layout():
-    plans = plan_set(kv_plan())
-
-    # block-major: four rows of 128 bytes without padding
-    assert sizing.solve(plans, memory_nbytes=5120, host=True).counts == {"full": 10}
-    assert sizing.solve(plans, memory_nbytes=5120, host=True).padding_nbytes == 0
+from cachecore.layout_kinds import packed_layout
+
+# One block of kv_plan(): 2 layers * (256 + 256) bytes = 1,024 bytes for 4 tokens.
+FULL = kv_plan()
+WINDOWED = kv_plan(group="sliding", window=8, tag="_sliding")
+(SLOT,) = plan_from_states([StateCacheRequest(name="ssm", shape=(64,), dtype="float32")], POLICY)  # 256 bytes a slot
 
 
 @pytest.mark.parametrize(
-    ("counts", "told"), [({"full": 1}, "names groups"), (3, "give one each"), ({"full": 1, "state": -1}, "is -1")]
+    ("memory", "more", "blocks"),
+    [
+        (10 * 1024, {}, 10),
+        (10 * 1024 - 1, {}, 9),
+        (10 * 1024, {"ratio": 0.5}, 5),
+        (10 * 1024, {"reserve_nbytes": 1}, 9),
+        (10 * 1024, {"ratio": 0.8, "reserve_nbytes": 1024}, 7),  # 8,192 - 1,024
+        (Index(10 * 1024), {}, 10),
+    ],
 )
-def test_an_engine_s_counts_name_every_group(counts, told):
-    plans = CachePlanSet((kv_plan(), *states()), "null", "bytes")
-
-    with pytest.raises(PlanError, match=told):
-        sizing.counts_for(plans, counts, "counts")
+def test_one_group_takes_what_the_budget_holds(memory, more, blocks):
+    assert sizing.fit(plan_set(FULL), memory_nbytes=memory, **more) == {"full": blocks}
 
 
-def test_group_geometries_of_their_own():
-    plans = build_block_cache_plan(
-        kv=[
-            KvCacheConfig(layers=1, dtype="float16", num_kv_heads=2, head_dim=16),
-            KvCacheConfig(layers=[1], dtype="float16", num_kv_heads=2, head_dim=16, group="wide"),
-        ],
-        groups=[GroupSpec("wide", BlockCacheGeometry(8, 4))],
-        geometry=PAGE_4,
-        device="null",
-        policy=POLICY,
-    )
+def test_alignment_counts():
+    specs = [layer_spec()]
+    plan = plan_with(specs, packed_layout(specs, base_alignment=4096))
 
-    assert sizing.request_demand(plans, 9) == {"full": 3, "wide": 2}
+    # 512 bytes a block, and 4,096 once
+    assert sizing.fit(plan_set(plan), memory_nbytes=4096 + 5 * 512) == {"full": 5}
+    assert sizing.reserved_nbytes(plan_set(plan), {"full": 5}) == 4096 + 5 * 512
+
+
+def test_the_host_tier_has_its_own_size():
+    # without padding: 2 layers * 2 * 128 bytes
+    assert sizing.fit(plan_set(FULL), memory_nbytes=10 * 1024, host=True) == {"full": 20}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "in_flight", "blocks"),
+    [
+        (1, 0, 1),
+        (4, 0, 1),
+        (5, 0, 2),
+        (8, 0, 2),
+        (1000, 0, 3),  # window 8: the last 7 tokens and the new one, anywhere in blocks of 4: ceil(8 / 4) + 1
+        (1000, 1, 3),
+        (1000, 6, 5),  # ceil((7 + 6) / 4) + 1
+        (12, 6, 3),  # never more than the whole sequence
+    ],
+)
+def test_a_window_bounds_what_a_sequence_holds(tokens, in_flight, blocks):
+    assert sizing.request_units(WINDOWED, tokens, in_flight) == blocks
+
+
+def test_full_attention_grows_and_a_state_is_one_slot():
+    assert [sizing.request_units(FULL, tokens) for tokens in (1, 4, 5, 1000)] == [1, 1, 2, 250]
+    assert sizing.request_units(SLOT, 1000) == 1
+
+
+def test_groups_share_by_what_one_sequence_holds():
+    counts = sizing.fit(plan_set(FULL, WINDOWED, SLOT), memory_nbytes=2 * (10 + 3) * 1024 + 2 * 256, context_length=40)
+
+    # a sequence of 40 tokens: 10 full blocks, 3 of the window, one slot; the memory holds two
+    assert counts == {"full": 20, "sliding": 6, "state": 2}
+
+
+def test_several_groups_need_a_context_length():
+    with pytest.raises(PlanError, match=r"groups full, sliding share this memory .*; give context_length"):
+        sizing.fit(plan_set(FULL, WINDOWED), memory_nbytes=1 << 20)
+
+
+def test_solve_says_what_the_counts_mean():
+    answer = sizing.solve(plan_set(FULL, SLOT), memory_nbytes=11 * 1024 + 600, context_length=16, concurrency=2)
+
+    # one sequence of 16 tokens: 4 blocks and 1 slot, 4,352 bytes; two take 8,704 of 11,864 bytes. The shares are
+    # 10 blocks and 10 * 1 // 4 = 2 slots, 10,752 bytes; one more block makes 11,776, and 88 bytes are left.
+    assert answer.counts == {"full": 11, "state": 2}
+    assert answer.needed_nbytes == 11 * 1024 + 2 * 256
+    assert answer.budget_nbytes == 11 * 1024 + 600
+    assert answer.padding_nbytes == 11 * 512  # half of every K/V page is padding; a slot has none
+    assert answer.longest_sequence == 44
+    assert (answer.context_length, answer.num_requests) == (16, 2)
+
+
+def test_solve_without_a_length_counts_no_requests():
+    answer = sizing.solve(plan_set(FULL), memory_nbytes=4096)
+
+    assert (answer.context_length, answer.num_requests) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("counts", "in_flight", "longest"),
+    [
+        ({"full": 3, "sliding": 3}, 0, 12),
+        ({"full": 3, "sliding": 2}, 0, 8),  # too few for the window to roll: 2 * 4 tokens
+        ({"full": 3, "sliding": 3}, 6, 12),
+        ({"full": 30, "sliding": 3}, 6, 12),  # with 6 in flight the window needs 5 blocks
+        ({"full": 0, "sliding": 3}, 0, 0),
+    ],
+)
+def test_the_longest_sequence_is_the_scarcest_groups(counts, in_flight, longest):
+    assert sizing.longest_sequence(plan_set(FULL, WINDOWED), counts, in_flight) == longest
+
+
+def test_windows_and_states_alone_bound_no_length():
+    assert sizing.longest_sequence(plan_set(WINDOWED, SLOT), {"sliding": 3, "state": 1}) == sizing.UNBOUNDED
+    assert sizing.longest_sequence(plan_set(WINDOWED, SLOT), {"sliding": 3, "state": 0}) == 0
+
+
+@pytest.mark.parametrize("host", [False, True])
+def test_memory_for_no_block_is_refused_with_the_remedy(host):
+    needed = 512 if host else 1024
+
+    with pytest.raises(
+        AllocationError, match=f"{needed} bytes needed for .*'full': 1.*, but {needed - 1} bytes are "
+    ) as e:
+        sizing.fit(plan_set(FULL), memory_nbytes=needed - 1, host=host)
+
+    assert (e.value.needed_nbytes, e.value.free_nbytes) == (needed, needed - 1)
+    assert (e.value.longest_sequence, e.value.fits) == (0, {"full": 0})
+    assert "has 0 tokens" in str(e.value)
+    assert "Ask for less or give more memory" in str(e.value)
+
+
+def test_explicit_counts_are_checked_against_memory():
+    # W35
+    assert sizing.fit(plan_set(FULL), memory_nbytes=4096, num_blocks=4) == {"full": 4}
+    with pytest.raises(AllocationError, match=r"5120 bytes needed for \{'full': 5\}, but 4096 bytes") as caught:
+        sizing.fit(plan_set(FULL), memory_nbytes=4096, num_blocks=5)
+
+    assert caught.value.longest_sequence == 16  # 4 blocks of 4 tokens
+    assert caught.value.fits == {"full": 4}
+
+
+def test_explicit_counts_keep_their_proportion_in_the_remedy():
+    with pytest.raises(AllocationError) as caught:
+        sizing.fit(plan_set(FULL, WINDOWED), memory_nbytes=6 * 1024, num_blocks={"full": 8, "sliding": 4})
+
+    assert caught.value.fits == {"full": 4, "sliding": 2}
+
+
+def test_too_many_sequences_are_refused_with_the_length_that_fits():
+    with pytest.raises(AllocationError, match=r"3 sequences of 16 tokens need 12288 bytes, but 8192 bytes") as caught:
+        sizing.fit(plan_set(FULL), memory_nbytes=8192, context_length=16, concurrency=3)
+
+    # 8 blocks for 3 sequences: 2 each, 8 tokens
+    assert caught.value.longest_sequence == 8
+    assert (caught.value.needed_nbytes, caught.value.free_nbytes) == (12288, 8192)
+
+
+def test_concurrency_needs_a_length():
+    with pytest.raises(PlanError, match=r"concurrency counts sequences of one length; give context_length too"):
+        sizing.fit(plan_set(FULL), memory_nbytes=8192, concurrency=3)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"memory_nbytes": -1}, "memory_nbytes is -1; expected zero or more"),
+        ({"ratio": 0}, "ratio is 0; expected a number above 0 and at most 1"),
+        ({"ratio": 1.1}, "ratio is 1.1"),
+        ({"ratio": float("nan")}, "ratio is nan"),
+        ({"ratio": "0.9"}, "ratio is '0.9'"),
+        ({"ratio": True}, "ratio is True"),
+        ({"reserve_nbytes": -1}, "reserve_nbytes is -1"),
+        ({"context_length": 0}, "context_length is 0; expected a positive"),
+        ({"context_length": -5}, "context_length is -5; expected a positive"),
+        ({"in_flight_tokens": -1}, "in_flight_tokens is -1"),
+        ({"context_length": 8, "concurrency": 0}, "concurrency is 0; expected a positive"),
+        ({"num_blocks": -1}, "num_blocks.* is -1; expected zero or more"),
+        ({"num_blocks": {"sliding": 1}}, r"num_blocks names groups \['sliding'\], but the plan has \['full'\]"),
+    ],
+)
+def test_input_that_makes_no_sense_is_refused(more, message):
+    with pytest.raises(PlanError, match=message):
+        sizing.fit(plan_set(FULL), **{"memory_nbytes": 8192, **more})
+
+
+@pytest.mark.parametrize(
+    "name", ["memory_nbytes", "reserve_nbytes", "context_length", "in_flight_tokens", "num_blocks"]
+)
+def test_input_of_a_wrong_type_is_a_type_error(name):
+    with pytest.raises(TypeError, match=f"{name} must be an integer, not 8.5"):
+        sizing.fit(plan_set(FULL), **{"memory_nbytes": 8192, name: 8.5})
+
+
+def test_one_number_counts_for_one_group_only():
+    with pytest.raises(PlanError, match=r"counts is 4, but the plan has groups full, sliding; give one each"):
+        sizing.counts_for(plan_set(FULL, WINDOWED), 4, "counts")
+    assert sizing.counts_for(plan_set(FULL, WINDOWED), 0, "counts") == {"full": 0, "sliding": 0}
+
+
+def test_counts_come_in_plan_order_as_plain_integers():
+    counts = sizing.counts_for(plan_set(FULL, WINDOWED), {"sliding": Index(3), "full": 1}, "counts")
+
+    assert list(counts.items()) == [("full", 1), ("sliding", 3)]
+    assert type(counts["sliding"]) is int
+
+
+def test_blocks_of_zero_bytes_are_not_sized():
+    specs = [layer_spec(shape=(4, 1, 0))]
+    plan = plan_set(plan_with(specs, packed_layout(specs)))
+
+    with pytest.raises(PlanError, match=r"group 'full' has units of zero bytes"):
+        sizing.fit(plan, memory_nbytes=8192)
+
+
+def test_a_draft_model_shares_the_count_of_its_target():
+    target, draft = plan_set(kv_plan(rows=4)), plan_set(kv_plan(rows=1, tag="_draft"))
+
+    # 4 * 512 + 1 * 512 = 2,560 bytes a block in both
+    assert sizing.fit([target, draft], memory_nbytes=2560 * 7 + 2559) == {"full": 7}
+    assert sizing.reserved_nbytes([target, draft], {"full": 7}) == 2560 * 7
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        kv_plan(geometry=BlockCacheGeometry(8, 4), tag="_draft"),
+        plan_from_states([StateCacheRequest(name="s", shape=(4,), dtype="uint8", group="full")], POLICY)[0],
+    ],
+    ids=["block size", "kind"],
+)
+def test_groups_of_one_name_must_mean_the_same_unit(other):
+    with pytest.raises(
+        PlanError, match=r"group 'full' is a block group in one plan set and differs in another"
+    ) as caught:
+        sizing.fit([plan_set(FULL), plan_set(other)], memory_nbytes=8192)
+
+    assert caught.value.group == "full"
+
+
+@pytest.mark.parametrize("wrong", [None, [], [None], FULL])
+def test_plans_of_a_wrong_type_are_a_type_error(wrong):
+    with pytest.raises(TypeError, match=r"(plans must be a CachePlanSet|not iterable)"):
+        sizing.fit(wrong, memory_nbytes=8192)
+
+
+@given(plans(), st.integers(0, 5), st.booleans())
+def test_sizing_equals_the_buffers_taken(plan, num_blocks, host):
+    backend = ByteBackend()
+    layout = plan.host_layout if host else plan.layout
+
+    allocation = backend.allocate(layout, plan.num_entries(num_blocks, host=host), DeviceSpec("null"))
+
+    expected = sizing.reserved_nbytes(plan_set(plan), {"full": num_blocks}, host=host)
+    assert backend.taken_nbytes == sum(len(buffer) for buffer in allocation.buffers) == expected
+    assert sum(len(pool.pool) for pool in allocation.pools) == plan.nbytes(num_blocks, host=host)
+
+
+@given(plans().filter(lambda plan: plan.block_nbytes()), st.integers(0, 1 << 16))
+def test_what_is_fitted_fits_and_one_more_does_not(plan, memory):
+    smallest = plan.reserved_nbytes(1)
+
+    counts = sizing.fit(plan_set(plan), memory_nbytes=smallest + memory)
+
+    assert plan.reserved_nbytes(counts["full"]) <= smallest + memory < plan.reserved_nbytes(counts["full"] + 1)
+    with pytest.raises(AllocationError):
+        sizing.fit(plan_set(plan), memory_nbytes=smallest - 1)

@@ -1,5 +1,3 @@
-"""Counts over ranks and groups: what fits, what is the most, and what does not depend on the order of ranks."""
-
 from __future__ import annotations
 
 import pytest
@@ -7,139 +5,135 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecore import PlanError
-from cachecore.solving import GroupBytes, RankMemory, joined, rank_nbytes, solve_counts
+from cachecore.solving import GroupBytes, RankMemory, rank_nbytes, solve_counts
 
+
+@pytest.mark.parametrize(("count", "nbytes"), [(0, 0), (1, 110), (3, 310)])
+def test_a_group_costs_its_fixed_bytes_once_it_has_units(count, nbytes):
+    assert GroupBytes(unit_nbytes=100, fixed_nbytes=10).nbytes(count) == nbytes
+
+
+def test_a_rank_costs_the_sum_of_its_groups():
+    rank = RankMemory({"full": GroupBytes(100, 10), "state": GroupBytes(7)}, 0)
+
+    # 10 + 2 * 100, and 3 * 7
+    assert rank_nbytes(rank, {"full": 2, "state": 3, "elsewhere": 9}) == 231
+
+
+@pytest.mark.parametrize(
+    ("budget", "counts"),
+    [
+        (999, {"full": 9}),
+        (1000, {"full": 10}),
+        (100, {"full": 1}),
+        (99, None),
+    ],
+)
+def test_one_group_takes_what_fits(budget, counts):
+    assert solve_counts([RankMemory({"full": GroupBytes(100)}, budget)], {"full": 1}) == counts
+
+
+def test_fixed_bytes_are_taken_off_first():
+    assert solve_counts([RankMemory({"full": GroupBytes(100, 50)}, 1000)], {"full": 1}) == {"full": 9}
+
+
+def test_groups_share_in_proportion_to_demand():
+    rank = RankMemory({"full": GroupBytes(100), "sliding": GroupBytes(100)}, 1200)
+
+    # one sequence holds 4 + 2 blocks of 100 bytes: two sequences fill 1,200 bytes
+    assert solve_counts([rank], {"full": 4, "sliding": 2}) == {"full": 8, "sliding": 4}
+
+
+def test_what_proportion_leaves_goes_to_the_group_with_the_least_for_its_demand():
+    rank = RankMemory({"full": GroupBytes(100), "state": GroupBytes(10)}, 350)
+
+    # 3 : 3 takes 330 bytes; the remaining 20 are two slots
+    assert solve_counts([rank], {"full": 1, "state": 1}) == {"full": 3, "state": 5}
+
+
+def test_every_group_gets_at_least_one():
+    rank = RankMemory({"full": GroupBytes(1), "state": GroupBytes(100)}, 150)
+
+    assert solve_counts([rank], {"full": 1000, "state": 1}) == {"full": 50, "state": 1}
+
+
+def test_the_smallest_rank_decides():
+    # two pipeline stages with other layers
+    ranks = [RankMemory({"full": GroupBytes(17)}, 1000), RankMemory({"full": GroupBytes(15)}, 1000)]
+
+    # 1000 // 17 = 58, 1000 // 15 = 66
+    assert solve_counts(ranks, {"full": 1}) == {"full": 58}
+
+
+def test_a_rank_without_layers_of_a_group_does_not_bound_it():
+    ranks = [RankMemory({"full": GroupBytes(10)}, 100), RankMemory({"state": GroupBytes(10)}, 30)]
+
+    assert solve_counts(ranks, {"full": 1, "state": 1}) == {"full": 10, "state": 3}
+
+
+def test_a_demand_of_nothing_is_refused():
+    with pytest.raises(PlanError, match=r"group 'full': a sequence needs 0 units; expected at least one"):
+        solve_counts([RankMemory({"full": GroupBytes(10)}, 100)], {"full": 0})
+
+
+def test_units_of_zero_bytes_are_refused():
+    with pytest.raises(PlanError, match=r"group 'full' has units of zero bytes on every rank; any number fits"):
+        solve_counts([RankMemory({"full": GroupBytes(0)}, 100)], {"full": 1})
+
+
+costs = st.builds(GroupBytes, st.integers(1, 1 << 20), st.integers(0, 1 << 22))
 NAMES = ("full", "sliding", "state")
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[list[RankMemory], dict[str, int], dict[str, int]]:
-    """Ranks with some of up to three groups, what a sequence holds of each, and counts given for some."""
+def cases(draw):
+    """One to three ranks, one to three groups, each on at least one rank."""
     names = NAMES[: draw(st.integers(1, 3))]
-    costs = st.builds(GroupBytes, st.integers(1, 50), st.sampled_from([0, 0, 7]))
-    held = [draw(st.sets(st.sampled_from(names), min_size=1)) for _ in range(draw(st.integers(1, 4)))]
-    held[0] = set(names)
-    ranks = [RankMemory({name: draw(costs) for name in sorted(mine)}, draw(st.integers(0, 3000))) for mine in held]
-    demand = {name: draw(st.integers(1, 20)) for name in names}
-    fixed = draw(st.sets(st.sampled_from(names)))
-    counts = {name: draw(st.integers(0, 10)) for name in sorted(fixed)}
-    return ranks, {name: units for name, units in demand.items() if name not in fixed}, counts
+    demand = {name: draw(st.integers(1, 500)) for name in names}
+    ranks = [
+        RankMemory(
+            {name: draw(costs) for name in names if number == 0 or draw(st.booleans())}, draw(st.integers(0, 1 << 30))
+        )
+        for number in range(draw(st.integers(1, 3)))
+    ]
+    return ranks, demand
 
 
-def fits(ranks, counts) -> bool:
+def fit(ranks, counts):
     return all(rank_nbytes(rank, counts) <= rank.budget_nbytes for rank in ranks)
 
 
-@given(problems())
-def test_solved_counts_fit_and_one_more_of_any_group_does_not(problem):
-    ranks, demand, fixed = problem
+@given(cases())
+def test_the_counts_fit_and_not_one_more_does(case):
+    ranks, demand = case
 
-    counts = solve_counts(ranks, demand, fixed)
+    counts = solve_counts(ranks, demand)
 
     if counts is None:
-        assert not fits(ranks, {**dict.fromkeys(demand, 1), **fixed})
+        assert not fit(ranks, dict.fromkeys(demand, 1))
         return
-    assert fits(ranks, counts)
-    assert {name: counts[name] for name in fixed} == fixed
-    for name in demand:
-        assert counts[name] >= 1
-        assert not fits(ranks, {**counts, name: counts[name] + 1})
+    assert fit(ranks, counts)
+    assert all(count >= 1 for count in counts.values())
+    assert not any(fit(ranks, {**counts, name: counts[name] + 1}) for name in counts)
 
 
-@given(problems(), st.integers(0, 2000))
-def test_more_memory_never_gives_fewer_sequences_nor_fewer_blocks_of_a_single_group(problem, more):
-    ranks, demand, fixed = problem
+@given(cases(), st.integers(0, 1 << 28))
+def test_more_memory_never_serves_fewer_sequences(case, more):
+    ranks, demand = case
     richer = [rank._replace(budget_nbytes=rank.budget_nbytes + more) for rank in ranks]
 
-    before, after = solve_counts(ranks, demand, fixed), solve_counts(richer, demand, fixed)
+    counts, more_counts = solve_counts(ranks, demand), solve_counts(richer, demand)
 
-    if before is None:
-        return
-    assert after is not None
-    if demand:
-        sequences = [min(counts[name] // units for name, units in demand.items()) for counts in (before, after)]
-        assert sequences[0] <= sequences[1]
-    if len(demand) == 1:
-        assert before[next(iter(demand))] <= after[next(iter(demand))]
+    if counts is not None:
+        assert min(more_counts[name] // demand[name] for name in demand) >= min(
+            counts[name] // demand[name] for name in demand
+        )
 
 
-@given(problems())
-def test_no_other_counts_hold_more_sequences(problem):
-    ranks, demand, fixed = problem
-    counts = solve_counts(ranks, demand, fixed)
-    if counts is None or not demand:
-        return
+@given(cases(), st.randoms(use_true_random=False))
+def test_permuted_ranks_give_the_same_counts(case, random):
+    ranks, demand = case
+    permuted = list(ranks)
+    random.shuffle(permuted)
 
-    sequences = min(counts[name] // units for name, units in demand.items())
-
-    assert not fits(ranks, {**fixed, **{name: units * (sequences + 1) for name, units in demand.items()}})
-
-
-@given(problems(), st.randoms(use_true_random=False))
-def test_permuted_ranks_give_the_same_answer(problem, random):
-    ranks, demand, fixed = problem
-    shuffled = random.sample(ranks, len(ranks))
-    reordered = dict(random.sample(sorted(demand.items()), len(demand)))
-
-    assert solve_counts(shuffled, reordered, fixed) == solve_counts(ranks, demand, fixed)
-
-
-@given(problems())
-def test_joined_ranks_take_what_they_take_apart(problem):
-    ranks, demand, fixed = problem
-    counts = {**dict.fromkeys(demand, 3), **fixed}
-
-    node = joined(ranks)
-
-    assert rank_nbytes(node, counts) == sum(rank_nbytes(rank, counts) for rank in ranks)
-    assert node.budget_nbytes == min(rank.budget_nbytes for rank in ranks)
-
-
-def test_one_group_fills_the_memory():
-    # (1000 - 16) // 10 = 98 units beside the 16 bytes that are taken once
-    assert solve_counts([RankMemory({"full": GroupBytes(10, 16)}, 1000)], {"full": 1}) == {"full": 98}
-
-
-def test_the_smallest_rank_decides():
-    ranks = [RankMemory({"full": GroupBytes(10)}, 1000), RankMemory({"full": GroupBytes(10)}, 730)]
-
-    assert solve_counts(ranks, {"full": 1}) == {"full": 73}
-
-
-def test_a_rank_without_a_group_does_not_limit_it():
-    ranks = [
-        RankMemory({"full": GroupBytes(10), "state": GroupBytes(50)}, 1000),
-        RankMemory({"full": GroupBytes(20)}, 1000),
-    ]
-
-    # 50 blocks fill the second rank; the first then has 1000 - 500 = 500 bytes for ten slots
-    assert solve_counts(ranks, {"full": 5, "state": 1}) == {"full": 50, "state": 10}
-
-
-def test_given_counts_are_kept_and_the_rest_is_solved():
-    rank = RankMemory({"full": GroupBytes(10), "state": GroupBytes(50)}, 1000)
-
-    # 4 slots take 200 bytes; 80 blocks take the other 800
-    assert solve_counts([rank], {"full": 1}, {"state": 4}) == {"state": 4, "full": 80}
-    assert solve_counts([rank], {}, {"full": 10, "state": 4}) == {"full": 10, "state": 4}
-    assert solve_counts([rank], {}, {"full": 81, "state": 4}) is None
-
-
-def test_maximality_and_more_units_of_every_group_cannot_both_hold():
-    """Units of 1 and 100 bytes: the small group takes each byte until the last one buys a large unit instead."""
-    rank = RankMemory({"small": GroupBytes(1), "large": GroupBytes(100)}, 0)
-
-    before, after = (solve_counts([rank._replace(budget_nbytes=n)], {"small": 1, "large": 1}) for n in (200, 201))
-
-    assert (before, after) == ({"small": 100, "large": 1}, {"small": 1, "large": 2})
-
-
-@pytest.mark.parametrize("units", [0, -1])
-def test_a_sequence_that_holds_nothing_of_a_group_is_refused(units):
-    with pytest.raises(PlanError, match=r"'full'.*at least one"):
-        solve_counts([RankMemory({"full": GroupBytes(1)}, 10)], {"full": units})
-
-
-def test_units_of_zero_bytes_are_refused():
-    with pytest.raises(PlanError, match="zero bytes on every rank"):
-        solve_counts([RankMemory({"full": GroupBytes(0)}, 10)], {"full": 1})
+    assert solve_counts(permuted, demand) == solve_counts(ranks, demand)
