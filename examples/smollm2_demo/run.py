@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from cachecore_transformers import blocks_for, open_pool, plan_model
 
 from cachecore import default_registry
@@ -30,6 +31,7 @@ __all__ = ["run_demo"]
 
 def run_demo(options: argparse.Namespace) -> dict[str, Any]:
     show = _silent if options.json else _show
+    torch.set_num_threads(options.threads)
     registry = default_registry()
     discovery = describe_discovery(registry, registry.select(options.device, backend=options.backend))
     show(discovery_text(discovery))
