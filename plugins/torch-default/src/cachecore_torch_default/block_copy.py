@@ -13,7 +13,7 @@ from cachecore_torch_default.completion import completion_of_current_stream
 from cachecore_torch_default.segments import fold_segments, group_tensors
 from cachecore_torch_default.tensors import ids_on
 
-__all__ = ["WORKSPACE_NBYTES", "GatherScatterCopy", "copy_words"]
+__all__ = ["WORKSPACE_NBYTES", "GatherScatterCopy", "check_device_ids", "copy_words", "copy_words_of"]
 
 WORKSPACE_NBYTES = 64 << 20
 """Most temporary bytes a copy takes at once."""
@@ -67,9 +67,14 @@ class GatherScatterCopy(BlockCacheCopy):
 
 
 def copy_words(context: CopyContext) -> dict[int, torch.dtype]:
-    """The word dtypes that both sides' backends can move."""
+    """The word dtypes that both sides' backends can move, by size."""
+    return copy_words_of(context.src_backend, context.dst_backend)
+
+
+def copy_words_of(*backends: object) -> dict[int, torch.dtype]:
+    """The word dtypes that all of ``backends`` can move, by size."""
     words = dict(TorchBackend.words)
-    for backend in (context.src_backend, context.dst_backend):
+    for backend in backends:
         if isinstance(backend, TorchBackend):
             words = {size: dtype for size, dtype in words.items() if backend.words.get(size) == dtype}
     return words

@@ -1,0 +1,49 @@
+"""Benchmarks of block copies and swaps on a torch device: what ``cachecore bench copy|swap`` runs.
+
+Every way moves the same blocks of the same memory in turn, after its bytes were checked. The limit
+of a copy is one strided ``copy_`` of as many runs of the same length (every second block onto its
+neighbour); a swap between a device and the host has one contiguous transfer of page-locked memory.
+Importing this package imports no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from cachecore_torch_default.bench.scenarios import SCENARIOS, Scenario
+
+__all__ = ["SCENARIOS", "Scenario", "run"]
+
+
+def run(
+    what: str,
+    *,
+    device: str = "cpu",
+    backend: str | None = None,
+    quick: bool = False,
+    progress: Callable[[str], object] = lambda message: None,
+    scenarios: Sequence[str] = (),
+    num_pairs: int = 64,
+) -> Iterator[dict[str, Any]]:
+    """Yield one result a scenario and way, the engine's own way first.
+
+    On the CPU everything is measured with one thread and with two; a result is taken where its way is
+    faster, against the limit with as many threads, and ``ratio_by_threads`` tells both.
+    ``scenarios`` names some of :data:`SCENARIOS`.
+
+    Raises
+    ------
+    PluginError
+        When a way moved a wrong byte.
+    """
+    from cachecore_torch_default.bench.measure import measure_scenario
+
+    wanted = [SCENARIOS[name] for name in (scenarios or SCENARIOS)]
+    directions = {"copy": ("copy",), "swap": ("swap_out", "swap_in")}[what]
+    for scenario in wanted:
+        for direction in directions:
+            progress(f"{direction} {scenario.name}")
+            yield from measure_scenario(
+                scenario, direction, device=device, backend=backend, num_pairs=num_pairs, quick=quick
+            )
