@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 from cachecore.backend import BackendInfo
 from cachecore.device import DeviceSpec
+from cachecore.policy import LayoutPolicy
 
-__all__ = ["PROBE_LIMIT_S", "answer_within", "probe_backend"]
+__all__ = ["PROBE_LIMIT_S", "answer_within", "policy_of", "probe_backend", "told", "unclaimed"]
 
 PROBE_LIMIT_S = 5.0
 """A probe that has not answered by then is excluded and named."""
@@ -19,9 +21,14 @@ def probe_backend(info: BackendInfo, device: DeviceSpec, limit_s: float = PROBE_
 
     A probe that hangs is left behind in a daemon thread: Python cannot stop it, and it must not stop us.
     """
-    if "*" not in info.device_types and device.type not in info.device_types:
-        return f"serves {', '.join(info.device_types)}, not {device.type}"
-    return answer_within(lambda: info.probe(device), limit_s)
+    return unclaimed(info, device) or answer_within(lambda: info.probe(device), limit_s)
+
+
+def unclaimed(info: BackendInfo, device: DeviceSpec) -> str | None:
+    """None when ``info`` claims to serve the device's type, present or not, else the reason why not."""
+    if "*" in info.device_types or device.type in info.device_types:
+        return None
+    return f"serves {', '.join(info.device_types)}, not {device.type}"
 
 
 def answer_within(probe: Callable[[], object], limit_s: float) -> str | None:
@@ -43,3 +50,21 @@ def answer_within(probe: Callable[[], object], limit_s: float) -> str | None:
     thread.start()
     thread.join(limit_s)
     return answer[0] if answer else f"probe did not answer within {limit_s:g} s"
+
+
+def policy_of(info: BackendInfo) -> LayoutPolicy | str:
+    """The backend's policy, or the reason why there is none."""
+    try:
+        policy: Any = info.load_policy()
+    except (Exception, SystemExit) as error:
+        return f"load_policy() raised {told(error)}"
+    return (
+        policy if isinstance(policy, LayoutPolicy) else f"load_policy() returned {policy!r}, which is no LayoutPolicy"
+    )
+
+
+def told(error: BaseException) -> str:
+    """The error and what caused it, on one line."""
+    text = f"{type(error).__name__}: {error}"
+    cause = error.__cause__ or error.__context__
+    return f"{text} (from {type(cause).__name__}: {cause})" if cause is not None else text

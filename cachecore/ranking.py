@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from cachecore.backend import BackendInfo, BlockCopyInfo
+import importlib_metadata
+
+from cachecore.backend import API_VERSION, BackendInfo, BlockCopyInfo
 from cachecore.device import DeviceSpec
-from cachecore.errors import NoBackendError
+from cachecore.errors import NoBackendError, PluginError
 
 __all__ = ["BackendRecord", "CopyRecord", "PluginFailure", "PluginRecord", "Selection"]
 
@@ -105,3 +107,35 @@ def no_backend_error(
         reasons=tuple(reasons),
         install=line,
     )
+
+
+def origin_of(entry: importlib_metadata.EntryPoint) -> PluginRecord:
+    """Where an entry point comes from; ``unknown`` when its dist-info is damaged."""
+    dist = entry.dist
+    try:
+        return PluginRecord(entry.name, "unknown" if dist is None else dist.name, "?" if dist is None else dist.version)
+    except (OSError, KeyError, TypeError, AttributeError):  # releases of importlib-metadata differ
+        return PluginRecord(entry.name, "unknown", "?")
+
+
+def check_info(info: BackendInfo | BlockCopyInfo) -> None:
+    """Raise :class:`~cachecore.errors.PluginError` for a record that cannot be ranked or called."""
+    kind = type(info).__name__
+    if not isinstance(info.name, str) or not info.name:
+        raise PluginError(f"{kind} has name {info.name!r}; expected a non-empty string")
+    if isinstance(info.api_version, bool) or not isinstance(info.api_version, int) or info.api_version != API_VERSION:
+        raise PluginError(
+            f"{kind} {info.name!r} speaks plugin API {info.api_version!r}, this cachecore {API_VERSION}; "
+            "install matching releases of both"
+        )
+    if isinstance(info.priority, bool) or not isinstance(info.priority, int):
+        raise PluginError(f"{kind} {info.name!r} has priority {info.priority!r}; expected an integer")
+    calls: tuple[str, ...] = ("probe", "build")
+    if isinstance(info, BackendInfo):
+        calls = ("probe", "load_policy", "load")
+        types = info.device_types
+        if not isinstance(types, tuple) or not types or not all(isinstance(one, str) for one in types):
+            raise PluginError(f"{kind} {info.name!r} has device_types {types!r}; expected a tuple of strings")
+    for call in calls:
+        if not callable(getattr(info, call)):
+            raise PluginError(f"{kind} {info.name!r}: {call} is {getattr(info, call)!r}; expected a callable")

@@ -8,7 +8,7 @@ nothing global is filled at import.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,20 +16,23 @@ import importlib_metadata
 import pluggy
 
 from cachecore import hookspecs
-from cachecore.backend import API_VERSION, BackendInfo, BlockCopyInfo
+from cachecore.backend import BackendInfo, BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.hookspecs import ENTRY_POINT_GROUP
-from cachecore.probing import PROBE_LIMIT_S, probe_backend
+from cachecore.policy import LayoutPolicy
+from cachecore.probing import PROBE_LIMIT_S, policy_of, probe_backend, told, unclaimed
 from cachecore.ranking import (
     BackendRecord,
     CopyRecord,
     PluginFailure,
     PluginRecord,
     Selection,
+    check_info,
     claimed_twice,
     is_named,
     no_backend_error,
+    origin_of,
     rank,
 )
 from cachecore.reference import BYTE_BACKEND, BYTE_COPY
@@ -76,11 +79,8 @@ class PluginRegistry:
         allow, deny = self._names("CACHECORE_PLUGINS"), self._names("CACHECORE_DISABLE_PLUGINS")
         found = importlib_metadata.entry_points(group=ENTRY_POINT_GROUP)
         for entry in sorted(found, key=lambda entry: (entry.name, entry.value)):
-            dist = entry.dist
-            record = PluginRecord(
-                entry.name, "unknown" if dist is None else dist.name, "unknown" if dist is None else dist.version
-            )
-            if any(plugin == record for plugin in self.plugins):
+            record = origin_of(entry)
+            if record in (*self.plugins, *(failure.plugin for failure in (*self.failures, *self.skipped))):
                 continue  # the same distribution met twice on sys.path
             if entry.name in deny:
                 self.skipped.append(PluginFailure(record, "denied by CACHECORE_DISABLE_PLUGINS"))
@@ -93,7 +93,7 @@ class PluginRegistry:
         try:
             plugin = entry.load()
         except (Exception, SystemExit) as error:  # whatever an import raises becomes the reason shown
-            self.failures.append(PluginFailure(record, f"import of {entry.value!r} failed: {_chain(error)}"))
+            self.failures.append(PluginFailure(record, f"import of {entry.value!r} failed: {told(error)}"))
             return
         try:
             self.register(plugin, record)
@@ -109,11 +109,13 @@ class PluginRegistry:
             For a misspelt hook, wrong arguments, a hook that raises, or a wrong return.
         """
         name = f"{record.distribution}:{record.name}"
+        if self._manager.is_registered(plugin) or self._manager.has_plugin(name):
+            raise PluginError(f"plugin {record.name!r} of {record.distribution} is registered already")
         try:
             self._manager.register(plugin, name)
             self._manager.check_pending()
             backends, copies = self._collected(plugin)
-        except (pluggy.PluginValidationError, ValueError) as error:
+        except (pluggy.PluginValidationError, ValueError, PluginError) as error:
             self._forget(plugin)
             raise PluginError(f"plugin {record.name!r} of {record.distribution}: {error}") from error
         except BaseException:
@@ -136,6 +138,10 @@ class PluginRegistry:
         hook = self._manager.hook
         backends = self._records(hook.cachecore_register_backends, plugin, BackendInfo)
         copies = self._records(hook.cachecore_register_block_copies, plugin, BlockCopyInfo)
+        for names in ([info.name for info in backends], [info.name for info in copies]):
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise PluginError(f"{twice!r} is announced twice; give every record a name of its own")
         return backends, copies
 
     def _records(self, caller: pluggy.HookCaller, plugin: Any, kind: type[Any]) -> list[Any]:
@@ -145,14 +151,14 @@ class PluginRegistry:
                 continue
             try:
                 returned: Any = impl.function()
-                listed = None if isinstance(returned, (str, kind)) else list(returned)
+                listed = list(returned) if isinstance(returned, Iterable) and not isinstance(returned, str) else None
             except (Exception, SystemExit) as error:
-                raise PluginError(f"{caller.name}() raised {_chain(error)}") from error
+                raise PluginError(f"{caller.name}() raised {told(error)}") from error
             if listed is None or not all(isinstance(item, kind) for item in listed):
                 raise PluginError(f"{caller.name}() returned {returned!r}; expected a sequence of {kind.__name__}")
             records.extend(listed)
         for info in records:
-            _check_info(info)
+            check_info(info)
         return records
 
     # -- choosing ------------------------------------------------------------------------------
@@ -199,9 +205,16 @@ class PluginRegistry:
         self, device: DeviceSpec, candidates: Sequence[BackendRecord], forced: str | None
     ) -> tuple[BackendRecord, str]:
         if forced:
+            if len(candidates) > 1:
+                raise PluginError(
+                    f"{forced!r} names {len(candidates)} backends of one distribution; uninstall one plugin"
+                )
             return candidates[0], f"forced as {forced!r}"
         infos = tuple(record.info for record in candidates)
-        name = self._manager.hook.cachecore_choose_backend(device=str(device), candidates=infos)
+        try:
+            name = self._manager.hook.cachecore_choose_backend(device=str(device), candidates=infos)
+        except Exception as error:
+            raise PluginError(f"cachecore_choose_backend raised {told(error)}") from error
         if name is not None:
             for record in candidates:
                 if record.info.name == name:
@@ -230,15 +243,22 @@ class PluginRegistry:
         spec = DeviceSpec.parse(device)
         forced = backend or self.environ.get("CACHECORE_BACKEND") or None
         refused = claimed_twice(self.backends)
-        claimants = [
-            record
-            for record in sorted(self.backends, key=rank)
-            if (is_named(record, forced) if forced else record.info.name not in refused)
-            and ("*" in record.info.device_types or spec.type in record.info.device_types)
-        ]
+        claimants: list[BackendRecord] = []
+        rejected: list[tuple[BackendRecord, str]] = []
+        policies: set[tuple[str, str]] = set()
+        for record in sorted(self.backends, key=rank):
+            if forced and not is_named(record, forced):
+                continue
+            reason = None if forced and "@" in forced else refused.get(record.info.name)
+            reason = reason or unclaimed(record.info, spec)
+            policy = None if reason else policy_of(record.info)
+            if isinstance(policy, LayoutPolicy):
+                claimants.append(record)
+                policies.add((policy.name, policy.version))
+            else:
+                rejected.append((record, reason or str(policy)))
         if not claimants:
-            raise no_backend_error(spec, forced, [], self.backends, [*self.failures, *self.skipped])
-        policies = {(policy.name, policy.version) for policy in (record.info.load_policy() for record in claimants)}
+            raise no_backend_error(spec, forced, rejected, self.backends, [*self.failures, *self.skipped])
         if len(policies) == 1 or forced:
             return claimants[0]
         named = [record for record in claimants if spec.type in record.info.device_types] or claimants
@@ -253,32 +273,3 @@ class PluginRegistry:
 
     def _names(self, variable: str) -> frozenset[str]:
         return frozenset(name.strip() for name in self.environ.get(variable, "").split(",") if name.strip())
-
-
-def _check_info(info: BackendInfo | BlockCopyInfo) -> None:
-    kind = type(info).__name__
-    if not isinstance(info.name, str) or not info.name:
-        raise PluginError(f"{kind} has name {info.name!r}; expected a non-empty string")
-    if isinstance(info.api_version, bool) or not isinstance(info.api_version, int) or info.api_version != API_VERSION:
-        raise PluginError(
-            f"{kind} {info.name!r} speaks plugin API {info.api_version!r}, this cachecore {API_VERSION}; "
-            "install matching releases of both"
-        )
-    if isinstance(info.priority, bool) or not isinstance(info.priority, int):
-        raise PluginError(f"{kind} {info.name!r} has priority {info.priority!r}; expected an integer")
-    calls: tuple[str, ...] = ("probe", "build")
-    if isinstance(info, BackendInfo):
-        calls = ("probe", "load_policy", "load")
-        types = info.device_types
-        if not isinstance(types, tuple) or not types or not all(isinstance(one, str) for one in types):
-            raise PluginError(f"{kind} {info.name!r} has device_types {types!r}; expected a tuple of strings")
-    for call in calls:
-        if not callable(getattr(info, call)):
-            raise PluginError(f"{kind} {info.name!r}: {call} is {getattr(info, call)!r}; expected a callable")
-
-
-def _chain(error: BaseException) -> str:
-    """The error and what caused it, on one line."""
-    told = f"{type(error).__name__}: {error}"
-    cause = error.__cause__ or error.__context__
-    return f"{told} (from {type(cause).__name__}: {cause})" if cause is not None else told

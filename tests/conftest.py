@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -19,3 +20,18 @@ settings.load_profile(os.environ.get("CACHECORE_TEST_PROFILE", "fixed"))
 def _no_plugin_variables(monkeypatch):
     for name in ("PLUGINS", "DISABLE_PLUGINS", "DISABLE_COPIES", "BACKEND"):
         monkeypatch.delenv(f"CACHECORE_{name}", raising=False)
+
+
+@pytest.fixture
+def on_path(monkeypatch):
+    """Put folders on ``sys.path`` as if their plugins were installed; forget their modules afterwards."""
+    before = set(sys.modules)
+
+    def put(*folders):
+        for folder in folders:
+            monkeypatch.syspath_prepend(str(folder))
+
+    yield put
+    for name in set(sys.modules) - before:
+        if "plugin" in name or name.startswith("broken_"):
+            del sys.modules[name]

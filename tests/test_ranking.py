@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from itertools import permutations
+
+import importlib_metadata
+import pytest
+from announcing import backend
+
+from cachecore import DeviceSpec
+from cachecore.ranking import (
+    BackendRecord,
+    PluginFailure,
+    PluginRecord,
+    claimed_twice,
+    is_named,
+    no_backend_error,
+    origin_of,
+    rank,
+)
+
+
+def record(name, priority=30, distribution="dist"):
+    return BackendRecord(backend(name, priority=priority), PluginRecord("entry", distribution, "1"))
+
+
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_rank_is_priority_then_name_then_distribution(order):
+    best = [record("z", 90), record("a", 50, "dist-1"), record("a", 50, "dist-2"), record("b", 50)]
+
+    assert sorted((best[number] for number in order), key=rank) == best
+
+
+@pytest.mark.parametrize(
+    ("forced", "named"),
+    [("fast", True), ("fast@dist", True), ("fast@other", False), ("slow", False), ("slow@dist", False), ("fas", False)],
+)
+def test_a_name_may_carry_its_distribution(forced, named):
+    assert is_named(record("fast"), forced) is named
+
+
+def test_names_claimed_twice_are_told_with_both_distributions():
+    records = [record("twin", distribution="b"), record("one"), record("twin", distribution="a")]
+
+    assert claimed_twice(records) == {"twin": "name 'twin' is claimed by b and a; force one as name@distribution"}
+
+
+def test_no_backend_error_leaves_out_what_was_not_asked_for():
+    rejected = [(record("fast"), "no card"), (record("slow"), "backend 'fast' is forced")]
+    unused = [PluginFailure(PluginRecord("bad", "dist-bad", "1"), "import failed")]
+
+    error = no_backend_error(DeviceSpec("cuda"), "fast", rejected, [record("fast"), record("slow")], unused)
+
+    assert error.reasons == ("fast (dist): no card", "bad (dist-bad): import failed")
+    assert str(error) == (
+        "backend 'fast', which is forced, does not serve cuda: fast (dist): no card; bad (dist-bad): import failed. "
+        "Backends are fast, slow. `python -m pip install cachecore-cuda-triton` installs one for cuda; "
+        "`cachecore backends` shows all"
+    )
+
+
+def test_no_backend_error_without_any_plugin():
+    assert "no backend serves mlu: no plugin is installed." in str(
+        no_backend_error(DeviceSpec("mlu"), None, [], [], [])
+    )
+
+
+def test_origin_is_the_distributions_name_and_version():
+    (entry,) = importlib_metadata.distribution("pluggy").entry_points.select(name="absent") or (
+        importlib_metadata.EntryPoint("mine", "module", "cachecore"),
+    )
+
+    assert origin_of(entry) == PluginRecord("mine", "unknown", "?")

@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import pytest
+from announcing import MINE, Announcing, backend, block_copy, names
+
+from cachecore import PluginError, PluginRegistry, StandardLayoutPolicy, hookimpl
+
+
+def test_a_registered_plugin_is_kept_with_its_origin():
+    registry = PluginRegistry(environ={})
+
+    registry.register(Announcing([backend()], (block_copy() for _ in range(1))), MINE)
+
+    assert (names(registry.backends), names(registry.copies)) == (["bytes", "vendor"], ["bytes", "fast"])
+    assert registry.backends[1].plugin == MINE
+
+
+BAD_RECORDS = {
+    "none": (None, "cachecore_register_backends() returned None; expected a sequence of BackendInfo"),
+    "one": (backend(), "expected a sequence of BackendInfo"),
+    "text": ("vendor", "returned 'vendor'; expected a sequence of BackendInfo"),
+    "number": (3, "returned 3; expected a sequence of BackendInfo"),
+    "copies": ([block_copy()], "expected a sequence of BackendInfo"),
+    "no name": ([backend("")], "BackendInfo has name ''; expected a non-empty string"),
+    "name": ([backend(3)], "BackendInfo has name 3"),
+    "old api": ([backend(api_version=0)], "'vendor' speaks plugin API 0, this cachecore 1"),
+    "api": ([backend(api_version="1")], "speaks plugin API '1'"),
+    "api flag": ([backend(api_version=True)], "speaks plugin API True"),
+    "priority": ([backend(priority=1.5)], "'vendor' has priority 1.5; expected an integer"),
+    "priority flag": ([backend(priority=True)], "has priority True"),
+    "types text": ([backend(device_types="cuda")], "has device_types 'cuda'; expected a tuple of strings"),
+    "no types": ([backend(device_types=())], "has device_types (); expected a tuple of strings"),
+    "types": ([backend(device_types=("cuda", 3))], "has device_types ('cuda', 3)"),
+    "probe": ([backend(probe=None)], "'vendor': probe is None; expected a callable"),
+    "load": ([backend(load="x")], "'vendor': load is 'x'; expected a callable"),
+    "load_policy": ([backend(load_policy=StandardLayoutPolicy())], "load_policy is"),
+    "twice": ([backend(), backend()], "'vendor' is announced twice; give every record a name of its own"),
+}
+
+
+@pytest.mark.parametrize(("returned", "message"), BAD_RECORDS.values(), ids=BAD_RECORDS)
+def test_a_wrong_record_is_refused_and_leaves_no_trace(returned, message):
+    registry = PluginRegistry(environ={})
+    bad = Announcing(returned, [block_copy()])
+
+    with pytest.raises(PluginError) as caught:
+        registry.register(bad, MINE)
+
+    assert str(caught.value).startswith("plugin 'mine' of cachecore-mine: ")
+    assert message in str(caught.value)
+    assert (names(registry.backends), names(registry.copies), registry.plugins) == (["bytes"], ["bytes"], [])
+    registry.register(Announcing([backend()]), MINE)
+    assert names(registry.backends) == ["bytes", "vendor"]
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ([block_copy(build=3)], "BlockCopyInfo 'fast': build is 3; expected a callable"),
+        ([block_copy(priority="high")], "BlockCopyInfo 'fast' has priority 'high'"),
+        ([block_copy(api_version=2)], "BlockCopyInfo 'fast' speaks plugin API 2"),
+        ([block_copy(), block_copy()], "'fast' is announced twice"),
+    ],
+)
+def test_a_wrong_copy_record_is_refused_with_the_whole_plugin(returned, message):
+    registry = PluginRegistry(environ={})
+
+    with pytest.raises(PluginError, match=message):
+        registry.register(Announcing([backend()], returned), MINE)
+
+    assert (names(registry.backends), names(registry.copies)) == (["bytes"], ["bytes"])
+
+
+def test_a_hook_that_raises_is_refused_with_what_it_raised():
+    class Raising:
+        @hookimpl
+        def cachecore_register_backends(self):
+            yield backend()
+            raise OSError("libvendor.so is missing")
+
+    with pytest.raises(PluginError, match=r"cachecore_register_backends\(\) raised OSError: libvendor.so is missing"):
+        PluginRegistry(environ={}).register(Raising(), MINE)
+
+
+def test_a_plugin_is_registered_once_and_stays():
+    registry = PluginRegistry(environ={})
+
+    class Choosing(Announcing):
+        @hookimpl
+        def cachecore_choose_backend(self, device, candidates):
+            return "bytes"
+
+    plugin = Choosing([backend()])
+    registry.register(plugin, MINE)
+    with pytest.raises(PluginError, match=r"plugin 'mine' of cachecore-mine is registered already"):
+        registry.register(plugin, MINE)
+
+    assert names(registry.backends) == ["bytes", "vendor"]
+    assert registry.select("null").chosen.info.name == "bytes"  # its other hook is still heard
+
+
+def test_copies_can_be_switched_off_by_name():
+    registry = PluginRegistry(environ={"CACHECORE_DISABLE_COPIES": "fast, other"})
+    registry.register(Announcing(copies=[block_copy("fast"), block_copy("slow", 10)]), MINE)
+
+    assert [info.name for info in registry.copy_infos()] == ["slow", "bytes"]
