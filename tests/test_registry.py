@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import permutations
@@ -26,8 +27,6 @@ def test_the_null_device_is_always_there():
 
     assert names(registry.backends) == ["bytes"]
     assert registry.backends[0].plugin.distribution == "cachecore-kv"
-        ("bytes", "cachecore-kv")
-    ]
     assert names(registry.copies) == ["bytes"]
     assert (registry.plugins, registry.failures, registry.skipped) == ([], [], [])
 
@@ -40,7 +39,7 @@ def test_nothing_is_loaded_by_import_or_construction(on_path, tmp_path):
 
     assert "plugin_eager" not in sys.modules
     code = "import cachecore, sys; cachecore.PluginRegistry(); sys.exit('plugin_eager' in sys.modules)"
-    environment = {"PYTHONPATH": f"{tmp_path}:{':'.join(path for path in sys.path if path)}"}
+    environment = {"PYTHONPATH": os.pathsep.join([str(tmp_path), *filter(None, sys.path)])}
     assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
 
 
@@ -56,7 +55,7 @@ def test_an_installed_plugin_is_found_with_its_origin(on_path, tmp_path):
 
 
 BROKEN_AT_LOAD = {
-    "import_error": "import of 'broken_import_error' failed: ModuleNotFoundError: No module named 'a_driver_that_is_not",
+    "import_error": "import of 'broken_import_error' failed: ModuleNotFoundError: No module named 'a_driver",
     "misspelt_hook": "unknown hook 'cachecore_register_backend'",
     "wrong_argument": "{'platform'} are declared in the hookimpl but can not be found in the hookspec",
     "wrong_return_type": "cachecore_register_backends() returned [{'name': 'wrong-return-type'",
