@@ -37,7 +37,12 @@ def backend_plugins() -> list[tuple[str, str]]:
 def run(code: str, *paths: str) -> str:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*paths, *filter(None, sys.path)])}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", BLOCK + code], env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-P", "-c", BLOCK + code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
