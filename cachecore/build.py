@@ -8,6 +8,7 @@ from typing import Any
 
 from cachecore.backend import CacheBackend
 from cachecore.collect import CollectedCaches, collect
+from cachecore.device import DeviceSpec
 from cachecore.engine import CacheEngine
 from cachecore.errors import PlanError, PluginError
 from cachecore.kv import KvCacheConfig, kv_specs
@@ -56,6 +57,7 @@ def build_block_cache_plan(
     NoBackendError
         When no installed backend claims ``device``.
     """
+    target = DeviceSpec.parse(device)
     configs = (kv,) if isinstance(kv, KvCacheConfig) else tuple(kv)
     for config in configs:
         if not isinstance(config, KvCacheConfig):
@@ -65,12 +67,10 @@ def build_block_cache_plan(
         raise PlanError(f"group names {[group.name for group in groups]} repeat; each group is declared once")
     record = None
     if policy is None:
-        record = (registry or default_registry()).plan_backend(device, backend=backend)
+        record = (registry or default_registry()).plan_backend(target, backend=backend)
         policy = record.info.load_policy()
-        if not isinstance(policy, LayoutPolicy):
-            raise PluginError(
-                f"backend {record.info.name!r}: load_policy() returned {policy!r}, which is no LayoutPolicy"
-            )
+    if not isinstance(policy, LayoutPolicy):
+        raise TypeError(f"policy must be a LayoutPolicy, not {policy!r}")
     known = {config.group for config in configs} | {"full"}
     geometries = dict.fromkeys(sorted(known), geometry) | {name: group.geometry for name, group in declared.items()}
     collected = collect(modules, BlockCacheRequestContext(geometries))
@@ -93,7 +93,7 @@ def build_block_cache_plan(
     )
     plan_set = CachePlanSet(
         (*plans, *plan_from_states(states, policy, hints=hints)),
-        str(device),
+        str(target),
         policy.name if record is None else record.info.name,
     )
     collected.bind()
