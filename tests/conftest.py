@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # Fixed examples for every run; CACHECORE_TEST_PROFILE=fuzz searches anew each time, for long runs.
-settings.register_profile("fixed", max_examples=30, deadline=None, derandomize=True, database=None)
+settings.register_profile("fixed", max_examples=60, deadline=None, derandomize=True, database=None)
 settings.register_profile(
-    "fuzz", max_examples=3000, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "fuzz", max_examples=6000, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile(os.environ.get("CACHECORE_TEST_PROFILE", "fixed"))
 

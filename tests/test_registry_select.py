@@ -207,7 +207,7 @@ def test_a_forced_backend_is_not_discussed():
     assert application.asked == []
 
 
-@pytest.mark.parametrize("choice", ["fats", 3, backend("slow")], ids=str)
+@pytest.mark.parametrize("choice", ["fats", 3, backend("slow")], ids=["unknown", "number", "record"])
 def test_an_opinion_that_names_no_candidate_is_refused(choice):
     registry, _ = choosing(choice)
 
