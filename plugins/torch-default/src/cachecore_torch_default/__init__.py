@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from cachecore_torch_default.backend import TorchBackend, torch_device
     from cachecore_torch_default.block_copy import GatherScatterCopy, check_device_ids
     from cachecore_torch_default.completion import completion_of_current_stream, completion_of_stream
+    from cachecore_torch_default.distributed import TorchCommunicator
     from cachecore_torch_default.engine import TorchCacheEngine
     from cachecore_torch_default.memory import device_memory
     from cachecore_torch_default.segments import (
@@ -37,6 +38,7 @@ __all__ = [
     "StagedSwap",
     "TorchBackend",
     "TorchCacheEngine",
+    "TorchCommunicator",
     "check_device_ids",
     "completion_of_current_stream",
     "completion_of_stream",
@@ -53,6 +55,7 @@ _MODULES = {
     "StagedSwap": "swap",
     "TorchBackend": "backend",
     "TorchCacheEngine": "engine",
+    "TorchCommunicator": "distributed",
     "check_device_ids": "block_copy",
     "completion_of_current_stream": "completion",
     "completion_of_stream": "completion",

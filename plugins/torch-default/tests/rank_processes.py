@@ -1,0 +1,220 @@
+"""Four gloo processes that agree, or of which one fails: run as a script, prints what every rank saw as JSON.
+
+A scenario is a function of one rank's communicator; it returns what the rank saw, or raises. All are
+run in one interpreter that has imported torch, in four forked processes each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from cachecore_torch_default import TorchCommunicator
+
+from cachecore import (
+    BlockCacheGeometry,
+    CacheCoreError,
+    KvCacheConfig,
+    StandardLayoutPolicy,
+    agree,
+    build_block_cache_plan,
+)
+from cachecore.agreement import confirm
+
+WORLD = 4
+LIMIT_S = 2.0
+DEAD = 2
+"""The rank that something happens to."""
+
+SCENARIOS: dict[str, Callable[[TorchCommunicator], Any]] = {}
+
+
+def scenario(step: Callable[[TorchCommunicator], Any]) -> Callable[[TorchCommunicator], Any]:
+    """Run it too."""
+    SCENARIOS[step.__name__] = step
+    return step
+
+
+def stage(rank: int, head_dim: int = 64) -> Any:
+    """Layers of one of two pipeline stages, half of the heads each."""
+    return build_block_cache_plan(
+        kv=KvCacheConfig(
+            layers=range(5) if rank < 2 else range(5, 8),
+            num_kv_heads=8,
+            head_dim=head_dim,
+            dtype="bfloat16",
+            tp_size=2,
+            tp_rank=rank % 2,
+        ),
+        geometry=BlockCacheGeometry(16),
+        device="cpu",
+        policy=StandardLayoutPolicy(),
+    )
+
+
+def agreed(ranks: TorchCommunicator, timeout_s: float = LIMIT_S, **more: Any) -> Any:
+    """What this rank agrees to; the smallest memory is rank 1's."""
+    memory = (50 - 10 * (ranks.rank == 1)) << 20
+    answer = agree(ranks, stage(ranks.rank), memory_nbytes=memory, timeout_s=timeout_s, node="one", **more)
+    return [dict(answer.counts), list(answer.spare_nbytes), answer.host_counts]
+
+
+@scenario
+def all_agree(ranks: TorchCommunicator) -> Any:
+    first = agreed(ranks, timeout_s=30)
+    confirm(ranks, timeout_s=30)
+    return [first, agreed(ranks, timeout_s=30, host_memory_nbytes=1 << 20), ranks.all_gather("", 30)]
+
+
+@scenario
+def a_subgroup_agrees(ranks: TorchCommunicator) -> Any:
+    group = dist.new_group([1, 3])
+    if ranks.rank in (0, 2):
+        return None
+    return TorchCommunicator(group).all_gather(f"of {ranks.rank}", 30)
+
+
+@scenario
+def one_has_another_model(ranks: TorchCommunicator) -> Any:
+    plans = stage(ranks.rank, head_dim=128 if ranks.rank == DEAD else 64)
+    return agree(ranks, plans, memory_nbytes=1 << 30, timeout_s=30)
+
+
+@scenario
+def one_is_given_nonsense(ranks: TorchCommunicator) -> Any:
+    return agree(ranks, stage(ranks.rank), memory_nbytes=-1 if ranks.rank == DEAD else 1 << 30, timeout_s=30)
+
+
+@scenario
+def one_cannot_open(ranks: TorchCommunicator) -> Any:
+    agreed(ranks, timeout_s=30)
+    return confirm(ranks, MemoryError("none left") if ranks.rank == DEAD else None, timeout_s=30)
+
+
+@scenario
+def one_is_late_and_comes_again(ranks: TorchCommunicator) -> Any:
+    try:
+        if ranks.rank == DEAD:
+            time.sleep(1.5 * LIMIT_S)
+        ranks.all_gather("in time", LIMIT_S)
+    except CacheCoreError as error:
+        return [str(error), ranks.all_gather(f"again {ranks.rank}", 30)]
+    return None
+
+
+@scenario
+def one_never_comes(ranks: TorchCommunicator) -> Any:
+    return time.sleep(1.5 * LIMIT_S) if ranks.rank == DEAD else agreed(ranks)
+
+
+@scenario
+def rank_0_never_comes(ranks: TorchCommunicator) -> Any:
+    return time.sleep(1.5 * LIMIT_S) if ranks.rank == 0 else agreed(ranks)
+
+
+@scenario
+def one_dies_before(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == DEAD:
+        os._exit(9)
+    return agreed(ranks)
+
+
+@scenario
+def rank_0_dies_before(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == 0:
+        os._exit(9)
+    return agreed(ranks)
+
+
+@scenario
+def one_dies_while_it_sends(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == DEAD:
+        dist.send(torch.tensor([1000]), dst=0, tag=1)  # announces a text, and is gone
+        os._exit(9)
+    return agreed(ranks)
+
+
+@scenario
+def one_dies_waiting_for_the_answer(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == 3:
+        time.sleep(LIMIT_S / 4)  # rank 0 cannot answer yet
+    if ranks.rank == DEAD:
+        dist.isend(torch.tensor([3]), dst=0, tag=1)
+        time.sleep(LIMIT_S / 8)
+        os._exit(9)
+    return agreed(ranks)
+
+
+@scenario
+def rank_0_dies_before_it_answers(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == 0:
+        for peer in range(1, WORLD):
+            dist.recv(torch.zeros(1, dtype=torch.int64), src=peer, tag=1)
+        os._exit(9)
+    return agreed(ranks)
+
+
+@scenario
+def one_dies_between_two_rounds(ranks: TorchCommunicator) -> Any:
+    agreed(ranks, timeout_s=30)
+    if ranks.rank == DEAD:
+        os._exit(9)
+    return confirm(ranks, timeout_s=LIMIT_S)
+
+
+@scenario
+def one_dies_after(ranks: TorchCommunicator) -> Any:
+    answer = agreed(ranks)
+    if ranks.rank == DEAD:
+        os._exit(9)
+    return answer
+
+
+def run_rank(name: str, rank: int, folder: Path) -> None:
+    """Be one rank; write what it saw and how long it took."""
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)
+    )
+    ranks = TorchCommunicator()
+    dist.barrier()
+    started = time.monotonic()
+    try:
+        saw = {"answer": SCENARIOS[name](ranks)}
+    except CacheCoreError as error:
+        saw = {"error": f"{type(error).__name__}: {error}", "missing": getattr(error, "missing", None)}
+    saw["seconds"] = time.monotonic() - started
+    (folder / f"{rank}.json").write_text(json.dumps(saw, default=str), encoding="utf-8")
+    time.sleep(0.3)  # the others hear of this one's failure, not of its end
+    os._exit(0)
+
+
+def run_scenario(name: str) -> list[Any]:
+    """What every rank saw; None for one that died."""
+    with tempfile.TemporaryDirectory() as folder:
+        children = []
+        for rank in range(WORLD):
+            child = os.fork()
+            if not child:
+                try:
+                    run_rank(name, rank, Path(folder))
+                finally:
+                    os._exit(1)
+            children.append(child)
+        for child in children:
+            os.waitpid(child, 0)
+        files = [Path(folder) / f"{rank}.json" for rank in range(WORLD)]
+        return [json.loads(file.read_text(encoding="utf-8")) if file.exists() else None for file in files]
+
+
+if __name__ == "__main__":
+    print(json.dumps({name: run_scenario(name) for name in sys.argv[1:] or SCENARIOS}))
