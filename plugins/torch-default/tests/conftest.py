@@ -23,3 +23,11 @@ def found_devices() -> list[str]:
 def device(request: pytest.FixtureRequest) -> DeviceSpec:
     """Each device in turn."""
     return DeviceSpec.parse(request.param)
+
+
+@pytest.fixture(scope="session")
+def accelerator() -> DeviceSpec:
+    """The accelerator; skips where there is none."""
+    if len(found_devices()) == 1:
+        pytest.skip("torch finds no accelerator")
+    return DeviceSpec.parse(found_devices()[1])

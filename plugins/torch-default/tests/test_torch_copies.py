@@ -97,6 +97,10 @@ def test_device_ids_ignore_padding(
     assert tier_contents(real, host=False) == tier_contents(oracle, host=False)
 
 
+def spec_of(nbytes: int) -> CacheTensorSpec:
+    return CacheTensorSpec(name="wide", shape=(nbytes,), dtype="uint8", row_ids=(0, 1))
+
+
 def small_plan(dtype: str = "uint8") -> CachePlanSet:
     spec = CacheTensorSpec(name="index", shape=(4,), dtype=dtype, alignment=8, row_ids=(0, 1), consumer_rows=(0, 1))
     return CachePlanSet(
@@ -220,3 +224,53 @@ def test_gather_scatter_serves_two_layouts_on_one_device(device: DeviceSpec) -> 
 
     # Block-major rows of 3 bytes are aligned to 4: block 0 is row 0 of page 1, then row 1 of page 1.
     assert backend.read(dst, 0, 0, 8) == bytes([4, 5, 6, 0, 12, 13, 14, 0])
+
+
+@pytest.mark.gpu
+def test_swaps_are_ordered_after_queued_work_without_a_host_wait(accelerator: DeviceSpec) -> None:
+    plans = CachePlanSet(
+        (plan_from_specs([spec_of(1 << 20)], BlockCacheGeometry(1), StandardLayoutPolicy()),), "cpu", "torch-default"
+    )
+    engine: CacheEngine[torch.Tensor] = CacheEngine(
+        plans, 16, backend=TorchBackend(), copies=COPIES, device=accelerator, host_counts=16
+    )
+    row = engine.block_caches.layer("wide", 0)
+    busy = torch.randn(4096, 4096, device=row.device)
+    everything = BlockPairs(range(16), range(16))
+
+    for value in range(1, 6):
+        for _ in range(20):
+            busy = (busy @ busy).clamp_(-1, 1)
+        row.fill_(value)  # queued behind the products
+        out = engine.swap_out(everything)
+        out.wait()
+        row.zero_()  # must not overtake the swap
+        engine.swap_in(everything).wait()  # must not overtake the zeros, nor read before the host tier is whole
+        assert row.view(-1)[:: 1 << 18].tolist() == [value] * 64
+    out.synchronize()
+    assert out.done()
+    assert engine.host_blocks_in_flight() <= set(range(16))
+
+
+@pytest.mark.gpu
+def test_copy_with_device_ids_is_captured_and_replayed(accelerator: DeviceSpec) -> None:
+    if accelerator.type != "cuda":
+        pytest.skip("graphs of this device have another interface")
+    engine: CacheEngine[torch.Tensor] = CacheEngine(
+        small_plan(), 8, backend=TorchBackend(), copies=COPIES, device=accelerator
+    )
+    row = engine.block_caches.row("index", 1)
+    row.copy_(torch.arange(16, dtype=torch.uint8, device=row.device)[:, None].expand(16, 4))
+    ids = torch.tensor([[0, -1, -1], [1, -1, -1]], device=row.device)
+    engine.copy_blocks_on_device(ids)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        engine.copy_blocks_on_device(ids)
+
+    ids.copy_(torch.tensor([[2, -1, 3], [4, -1, 5]]))
+    graph.replay()
+    ids.fill_(-1)
+    graph.replay()
+
+    # A block is two pages: 0 to 1 before the capture, then 2 to 4 and 3 to 5, then nothing.
+    assert row[:, 0].tolist() == [0, 1, 0, 1, 4, 5, 6, 7, 4, 5, 6, 7, 12, 13, 14, 15]

@@ -39,7 +39,8 @@ def run(
     """
     from cachecore_torch_default.bench.measure import measure_scenario
 
-    wanted = [SCENARIOS[name] for name in (scenarios or SCENARIOS)]
+    named = [SCENARIOS[name] for name in scenarios]
+    wanted = named or [one for one in SCENARIOS.values() if what == "copy" or one.neighbours == 1]
     directions = {"copy": ("copy",), "swap": ("swap_out", "swap_in")}[what]
     for scenario in wanted:
         for direction in directions:

@@ -24,6 +24,10 @@ __all__ = ["draw_pairs", "measure_scenario"]
 
 _LIMIT, _CONTIGUOUS = "limit", "contiguous"
 
+_LEAST_ROUNDS = 3
+_ROUNDS = {False: (31, 4.0), True: (5, 0.5)}
+"""Most rounds, and seconds after which no further one starts; by ``quick``."""
+
 
 def measure_scenario(
     scenario: Scenario, direction: str, *, device: str, backend: str | None, num_pairs: int, quick: bool
@@ -45,12 +49,12 @@ def measure_scenario(
         if direction == "copy" or on_host:
             fixed[_LIMIT] = strided_limit(subject, num_pairs)
         before = torch.get_num_threads()
-        rounds = _num_rounds(nbytes, quick=quick)
+        rounds, limit_s = _ROUNDS[quick]
         try:
             by_threads = {}
             for num_threads in _thread_counts() if on_host else [before]:
                 torch.set_num_threads(num_threads)
-                by_threads[num_threads] = _time(subject, {**fixed}, moves, drawn, rounds)
+                by_threads[num_threads] = _time(subject, fixed, moves, drawn, rounds, limit_s)
         finally:
             torch.set_num_threads(before)
         found = {copy.direction: copy.path for copy in engine.stats().groups[0].copies}[direction]
@@ -86,21 +90,21 @@ def _thread_counts() -> list[int]:
     return [1, 2] if (os.cpu_count() or 1) > 1 else [1]
 
 
-def _num_rounds(nbytes: int, *, quick: bool) -> int:
-    return 5 if quick else max(9, min(31, (3 << 30) // nbytes)) | 1  # odd, so that a median is a measurement
-
-
 def _time(
     subject: Subject,
     fixed: dict[str, Callable[[], None]],
     moves: dict[str, Any],
     drawn: list[BlockPairs],
     rounds: int,
+    limit_s: float,
 ) -> dict[str, tuple[float, float]]:
     """Median seconds until done and until returned, by name."""
     device = subject.engine.allocation().pools[0].device
     taken: dict[str, list[tuple[float, float]]] = {name: [] for name in (*fixed, *moves)}
+    began = perf_counter()
     for number in range(-1, rounds):
+        if number >= _LEAST_ROUNDS and perf_counter() - began > limit_s:
+            break
         pairs = drawn[number % len(drawn)]
         calls: dict[str, Callable[[], Any]] = {**fixed}
         calls.update((name, partial(move, pairs)) for name, move in moves.items())
