@@ -272,6 +272,21 @@ def test_binding_is_all_or_none():
     assert bound(*operators) == [(), (), (), ()]
 
 
+def test_an_operator_that_fails_half_way_is_restored_too():
+    class Half(Operator):
+        def bind_block_caches(self, bindings):
+            super().bind_block_caches(bindings)
+            if bindings:
+                raise RuntimeError("no workspace")
+
+    half = Half(request())
+
+    with pytest.raises(RuntimeError, match=r"no workspace"):
+        collect([half], CONTEXT).bind()
+
+    assert half.block_cache_bindings == ()
+
+
 def test_a_failed_rebinding_gives_the_earlier_rows_back():
     earlier, failing = Operator(request()), Failing(request())
     failing.broken = False

@@ -82,6 +82,21 @@ def test_a_hook_that_raises_is_refused_with_what_it_raised():
         PluginRegistry(environ={}).register(Raising(), MINE)
 
 
+def test_an_interrupted_registration_leaves_no_trace():
+    class Interrupted:
+        @hookimpl
+        def cachecore_register_backends(self):
+            raise KeyboardInterrupt
+
+    registry = PluginRegistry(environ={})
+    with pytest.raises(KeyboardInterrupt):
+        registry.register(Interrupted(), MINE)
+
+    registry.register(Announcing([backend()]), MINE)
+
+    assert names(registry.backends) == ["bytes", "vendor"]
+
+
 def test_a_plugin_is_registered_once_and_stays():
     registry = PluginRegistry(environ={})
 
