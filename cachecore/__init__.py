@@ -54,6 +54,7 @@ from cachecore.payload import CacheDesc, CachePayload
 from cachecore.plan import BlockCachePlan, GroupSpec, plan_from_specs
 from cachecore.plan_set import CachePlanSet
 from cachecore.policy import KvStorage, LayoutHints, LayoutPolicy, StandardLayoutPolicy
+from cachecore.ranking import PluginRecord
 from cachecore.reference import ByteBackend
 from cachecore.registry import PluginRegistry
 from cachecore.schema import (
@@ -68,6 +69,7 @@ from cachecore.schema import (
 from cachecore.state import StateCacheEngine
 from cachecore.state_plan import StateCachePlan, plan_from_states
 from cachecore.stats import EngineStats
+from cachecore.stranger import warn_of_stranger
 from cachecore.view import NamedCacheView
 
 __all__ = [
@@ -125,6 +127,7 @@ __all__ = [
     "PlanError",
     "Plane",
     "PluginError",
+    "PluginRecord",
     "PluginRegistry",
     "PoolSpec",
     "Region",
@@ -143,3 +146,5 @@ __all__ = [
     "plan_from_states",
     "sizing",
 ]
+
+warn_of_stranger()

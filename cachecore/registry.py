@@ -259,9 +259,9 @@ class PluginRegistry:
                 rejected.append((record, reason or str(policy)))
         if not claimants:
             raise no_backend_error(spec, forced, rejected, self.backends, [*self.failures, *self.skipped])
-        if len(policies) == 1 or forced:
-            return claimants[0]
         named = [record for record in claimants if spec.type in record.info.device_types] or claimants
+        if len(policies) == 1 or forced:
+            return named[0]
         top = [record for record in named if record.info.priority == named[0].info.priority]
         return top[0] if len(top) == 1 else self.select(spec, backend=backend).chosen
 

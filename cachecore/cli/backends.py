@@ -5,8 +5,6 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import importlib_metadata
-
 from cachecore.backend import API_VERSION
 from cachecore.build import build_block_cache_plan, open_engine
 from cachecore.cli.listing import listing
@@ -26,6 +24,7 @@ from cachecore.kv import KvCacheConfig
 from cachecore.ranking import PluginFailure, PluginRecord
 from cachecore.registry import PluginRegistry
 from cachecore.schema import BlockCacheGeometry
+from cachecore.stranger import stranger_distribution
 
 _DESCRIPTION = """\
 Show every plugin that was found, every backend and block copy it brings, which backend serves a
@@ -91,21 +90,6 @@ def run(options: argparse.Namespace) -> int:
         if device["check"] is not None and device["check"]["error"] is not None:
             raise CommandError(f"the check on {device['device']} failed: {device['check']['error']}")
     return 0
-
-
-def stranger_distribution() -> dict[str, str] | None:
-    """The unrelated distribution that owns our import name on PyPI, when it is installed beside ours."""
-    try:
-        found = importlib_metadata.distribution("cachecore")
-    except importlib_metadata.PackageNotFoundError:
-        return None
-    return {
-        "distribution": found.name,
-        "version": found.version,
-        "advice": f"distribution {found.name!r} {found.version} is installed, a stranger's package that is imported as "
-        f"cachecore too; whichever was installed last overwrote the other's files. Run `python -m pip uninstall "
-        f"cachecore` and then `python -m pip install --force-reinstall {DISTRIBUTION}`",
-    }
 
 
 def _claimed(registry: PluginRegistry) -> list[str]:
