@@ -9,6 +9,7 @@ from cachecore import (
     CacheLookupError,
     EngineStateError,
     KvCacheConfig,
+    NamedCacheView,
     StateCacheRequest,
     build_block_cache_plan,
     kv_specs,
@@ -55,6 +56,15 @@ def test_operators_caches_are_not_in_the_layer_tuples():
     index = [consumer_spec()]
 
     assert open_bytes(plan_with(index, row_layout(index))).layer_caches == ()
+
+
+def test_caches_are_one_type_whatever_they_hold():
+    # W55: consumers probed for a `row` attribute, because the engine returned two types.
+    index = [consumer_spec()]
+
+    kinds = {type(open_bytes(plan).block_caches) for plan in (kv_plan(), plan_with(index, row_layout(index)))}
+
+    assert kinds == {NamedCacheView}
 
 
 def test_an_operator_finds_its_row_by_its_binding():
