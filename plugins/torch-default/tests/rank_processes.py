@@ -1,7 +1,8 @@
-"""Four gloo processes that agree, or of which one fails: run as a script, prints what every rank saw as JSON.
+"""Processes that agree, or of which one fails: run as ``rank_processes.py gloo|nccl scenario...``.
 
-A scenario is a function of one rank's communicator; it returns what the rank saw, or raises. All are
-run in one interpreter that has imported torch, in four forked processes each.
+Prints what every rank saw as JSON. A scenario is a function of one rank's communicator; it returns what
+the rank saw, or raises. All are run in one interpreter that has imported torch, in four forked
+processes each (gloo), or one for each of two devices (NCCL).
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ from cachecore import (
 )
 from cachecore.agreement import confirm
 
-WORLD = 4
+BACKEND = sys.argv[1]
+WORLD = {"gloo": 4, "nccl": 2}[BACKEND]
 LIMIT_S = 2.0
-DEAD = 2
+DEAD = WORLD // 2
 """The rank that something happens to."""
 
 SCENARIOS: dict[str, Callable[[TorchCommunicator], Any]] = {}
@@ -183,10 +185,13 @@ def run_rank(name: str, rank: int, folder: Path) -> None:
     """Be one rank; write what it saw and how long it took."""
     torch.set_num_threads(1)
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)
+        BACKEND, init_method=f"file://{folder}/meeting", rank=rank, world_size=WORLD, timeout=timedelta(seconds=60)
     )
-    ranks = TorchCommunicator()
-    dist.barrier()
+    ranks = TorchCommunicator(device=None if BACKEND == "gloo" else f"cuda:{rank}")
+    if BACKEND == "gloo":
+        dist.barrier()
+    else:
+        ranks.all_gather("connections are made on first use", 60)
     started = time.monotonic()
     try:
         saw = {"answer": SCENARIOS[name](ranks)}
@@ -217,4 +222,4 @@ def run_scenario(name: str) -> list[Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: run_scenario(name) for name in sys.argv[1:] or SCENARIOS}))
+    print(json.dumps({name: run_scenario(name) for name in sys.argv[2:]}))

@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from cachecore_torch_default import TorchCommunicator
 
-from cachecore import EngineStateError
+from cachecore import EngineStateError, PlanError
 
 SCRIPT = Path(__file__).with_name("rank_processes.py")
 ALIVE = (0, 1, 3)
@@ -36,14 +37,19 @@ GROUPS = (
 )
 
 
-def run_group(names: tuple[str, ...]) -> dict[str, list[dict[str, object] | None]]:
+def run_group(names: tuple[str, ...], backend: str = "gloo") -> dict[str, list[dict[str, object] | None]]:
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "GLOO_SOCKET_IFNAME": "lo",
     }
     done = subprocess.run(
-        [sys.executable, str(SCRIPT), *names], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(SCRIPT), backend, *names],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -144,3 +150,27 @@ def test_one_rank_agrees_with_itself(one_process):
     ranks = TorchCommunicator()
 
     assert (ranks.rank, ranks.world_size, ranks.all_gather("alone", 1)) == (0, 1, ["alone"])
+
+
+@pytest.mark.gpu
+def test_two_devices_agree_through_nccl():
+    if not dist.is_nccl_available() or torch.cuda.device_count() < 2:
+        pytest.skip("needs NCCL and two devices")
+
+    seen = run_group(("all_agree", "one_has_another_model", "one_never_comes", "one_dies_before"), "nccl")
+
+    first, second = answers(seen, "all_agree")
+    assert first == second
+    assert first[0] == [{"full": 512}, [10 << 20, 0], None]
+    assert all("ranks 0 and 1 disagree on layer 0" in rank["error"] for rank in seen["one_has_another_model"])
+    for name in ("one_never_comes", "one_dies_before"):
+        assert seen[name][0]["missing"] == [1]
+        assert seen[name][0]["seconds"] < LIMIT_S + SLACK_S
+
+
+def test_a_group_without_cpu_tensors_needs_a_device(one_process, monkeypatch):
+    monkeypatch.setattr(dist, "get_backend_config", lambda group: "cuda:nccl")
+
+    with pytest.raises(PlanError, match="serves no CPU tensors; give device="):
+        TorchCommunicator()
+    assert TorchCommunicator(device="cpu").rank == 0

@@ -35,7 +35,8 @@ class TorchCommunicator:
 
     ``group`` is the default group unless given; make one communicator for it. ``device`` is where the
     bytes travel: the CPU if the group serves it (gloo), otherwise it must be given, such as this
-    rank's ``cuda:0``.
+    rank's ``cuda:0``. gloo notices at once that a process is gone; NCCL notices nothing, so the limit
+    decides, and its pending receive stays on the device until the process ends.
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str | None = None) -> None:
