@@ -1,0 +1,157 @@
+"""Swaps where only a GPU shows it: all ways and layouts, registrations, and staging of several engines."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from cachecore_cuda_triton import driver, pinned
+from cachecore_torch_default.testing import (
+    NUM_BLOCKS,
+    NUM_HOST_BLOCKS,
+    KindPolicy,
+    draw_pairs,
+    engine_and_oracle,
+    plan_sets,
+    tier_contents,
+)
+from engines import open_gpu, plan_set, registry
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cachecore import BlockPairs, CachePlanSet, CacheTensorSpec
+
+pytestmark = pytest.mark.gpu
+
+WAYS = ("staged", "direct")
+
+
+def rows_spec(rows: int, nbytes: int) -> list[CacheTensorSpec]:
+    ids = tuple(range(rows))
+    return [CacheTensorSpec(name="rows", shape=(nbytes,), dtype="uint8", row_ids=ids, consumer_rows=ids)]
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both ways, whatever calibration would choose."""
+    monkeypatch.setenv("CACHECORE_CUDA_SWAP", request.param)
+    return str(request.param)
+
+
+@pytest.fixture(params=["batch", "each"])
+def memcpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both driver calls."""
+    if request.param == "each":
+        monkeypatch.setenv("CACHECORE_CUDA_MEMCPY", "each")
+    driver.memcpy_pieces.cache_clear()
+    yield str(request.param)
+    driver.memcpy_pieces.cache_clear()
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(drawn=plan_sets(), data=st.data())
+def test_both_directions_equal_the_byte_backend(
+    gpu: torch.device, way: str, drawn: tuple[CachePlanSet, KindPolicy], data: st.DataObject
+) -> None:
+    from cachecore_cuda_triton import CudaTritonBackend
+
+    plans, policy = drawn
+    backend = CudaTritonBackend()
+    backend.policy = policy
+    real, oracle = engine_and_oracle(plans, backend, gpu, registry().copy_infos())
+    out = draw_pairs(data.draw, NUM_BLOCKS, NUM_HOST_BLOCKS, disjoint=False)
+    back = draw_pairs(data.draw, NUM_HOST_BLOCKS, NUM_BLOCKS, disjoint=False)
+
+    for engine in (real, oracle):
+        engine.swap_out(out)
+        engine.swap_in(back).synchronize()
+
+    assert tier_contents(real, host=True) == tier_contents(oracle, host=True)
+    assert tier_contents(real, host=False) == tier_contents(oracle, host=False)
+    assert real.stats().num_fallback_calls == 0
+    real.close()
+
+
+def test_a_block_goes_out_and_comes_back(gpu: torch.device, way: str, memcpy: str) -> None:
+    # 300 blocks of 1 MiB: more than the staging ring holds at once
+    engine = open_gpu(plan_set(rows_spec(64, 16384), tokens=1), 600, 300)
+    blocks = engine.allocation().pools[0]
+    blocks.random_(0, 256)
+    kept = blocks.clone()
+    host = random.Random(1).sample(range(300), 300)
+
+    engine.swap_out(BlockPairs(range(300), host)).wait()
+    blocks[:, :300] = 0
+    engine.swap_in(BlockPairs(host, range(599, 299, -1))).synchronize()
+
+    assert torch.equal(blocks[:, 300:].flip(1), kept[:, :300])
+    assert not blocks[:, :300].any()
+    assert way in {copy.direction: copy.path for copy in engine.stats().groups[0].copies}["swap_out"]
+    engine.close()
+
+
+def test_larger_blocks_of_a_later_engine_leave_the_first_one_right(
+    gpu: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHECORE_CUDA_SWAP", "staged")
+    small = open_gpu(plan_set(rows_spec(4, 4096), tokens=1), 16, 8)
+    large = open_gpu(plan_set(rows_spec(40, 4 << 20), tokens=1), 4, 2)  # blocks of 160 MiB, larger than any slot so far
+    blocks = small.allocation().pools[0].random_(0, 256)
+    kept = blocks.clone()
+    taken = [torch.full((64 << 20,), 0x5A, dtype=torch.uint8, device=gpu) for _ in range(8)]
+
+    large.swap_out(BlockPairs([0, 1], [0, 1])).synchronize()
+    small.swap_out(BlockPairs(range(8), range(8))).wait()
+    small.swap_in(BlockPairs(range(8), range(8, 16))).synchronize()
+
+    assert torch.equal(blocks[:, 8:], kept[:, :8])
+    assert all(bool((one == 0x5A).all()) for one in taken)
+    small.close()
+    large.close()
+
+
+def test_no_copy_crosses_two_registrations(gpu: torch.device, memcpy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHECORE_CUDA_SWAP", "staged")
+    monkeypatch.setattr(pinned, "REGISTRATION_NBYTES", 1 << 20)
+    # Blocks of 3 x 200,704 = 602,112 bytes: most registrations of 1 MiB end within one.
+    engine = open_gpu(plan_set(rows_spec(3, 200_704), tokens=1), 64, 32)
+    blocks = engine.allocation().pools[0].random_(0, 256)
+    kept = blocks.clone()
+
+    engine.swap_out(BlockPairs(range(32), range(32))).wait()
+    engine.swap_in(BlockPairs(range(32), range(32, 64))).synchronize()
+
+    assert torch.equal(blocks[:, 32:], kept[:, :32])
+    engine.close()
+
+
+def test_host_memory_is_exact_and_given_back(gpu: torch.device) -> None:
+    nbytes = (1 << 30) + 4096  # a power of two would take 2 GiB
+    before = len(pinned._registered)
+    pages = pinned.pinned_pages(nbytes, device=gpu)
+
+    assert pages.numel() == nbytes
+    assert pages.is_pinned()
+    assert not pages[:: 1 << 20].any()
+    assert len(pinned._registered) == before + 1
+    del pages
+    assert len(pinned._registered) == before
+
+
+def test_a_limit_on_locked_memory_is_named(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    from cachecore import AllocationError
+
+    class Refusing:
+        """The driver's answer when the system's limit is hit."""
+
+        def cudaHostRegister(self, *_: int) -> int:  # noqa: N802  # the driver's name
+            return 2
+
+        def cudaHostUnregister(self, address: int) -> int:  # noqa: N802  # as above
+            raise AssertionError("nothing was registered")
+
+    monkeypatch.setattr(torch.cuda, "cudart", Refusing)
+
+    with pytest.raises(AllocationError, match="ulimit -l"):
+        pinned.pinned_pages(1 << 20, device=gpu)
