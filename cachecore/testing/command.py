@@ -1,0 +1,141 @@
+"""``cachecore check``: the conformance kit as a command, with a report to send back from real hardware.
+
+Exit codes: 0 when nothing failed, 1 when something did, 2 when what was asked could not be checked: wrong
+usage, no such backend, or no device here for levels that need one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from cachecore.errors import CacheCoreError
+from cachecore.registry import PluginRegistry
+from cachecore.testing.checks import DEVICE_LEVELS, LEVELS
+from cachecore.testing.results import FAIL, PASS, SKIP, Outcome, level_status, report, text
+from cachecore.testing.running import LIMIT_S, run_checks, select_trials
+from cachecore.testing.subject import Subject, find_subject
+
+__all__ = ["add_parser", "run"]
+
+_DESCRIPTION = """\
+Put every contract of a backend to an installed plugin: layouts, views, copies, swaps, stream order, errors,
+leaks. Levels are reported apart, each with pass, fail, or skipped with its reason.
+"""
+
+_EPILOG = """\
+examples:
+  cachecore check cpu                                  everything, on the device that the backend names first
+  cachecore check ascend --device npu:0 --report ascend.json
+  cachecore check mine --level layout --level golden   what can be checked without the device
+  cachecore check --list                               levels and checks
+
+exit codes: 0 nothing failed, 1 something failed, 2 what was asked could not be checked
+"""
+
+
+def add_parser(subparsers: Any, style: dict[str, Any] | None = None) -> None:
+    """Add ``check`` to a command line."""
+    parser = subparsers.add_parser(
+        "check",
+        help="check a backend against every contract",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        **(style or {"formatter_class": argparse.RawDescriptionHelpFormatter}),
+    )
+    parser.add_argument("backend", nargs="?", metavar="BACKEND", help="an installed backend: name or name@distribution")
+    parser.add_argument("--device", metavar="DEVICE", help="where to check (default: the first that the backend names)")
+    parser.add_argument(
+        "--level", action="append", choices=tuple(LEVELS), metavar="LEVEL", help="may be given several times"
+    )
+    parser.add_argument("--report", metavar="FILE", help="also write the report, as JSON, to FILE")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT_S, metavar="SECONDS", help=f"for one check (default: {LIMIT_S:g})"
+    )
+    parser.add_argument("--verbose", action="store_true", help="also print what passed checks have to say")
+    parser.add_argument("--list", action="store_true", help="print levels and checks, and check nothing")
+    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Check, print, write the report, and say with the exit code what came of it."""
+    levels: Sequence[str] = args.level or ()
+    if args.list:
+        _print(_listing(levels, as_json=args.json))
+        return 0
+    if args.backend is None:
+        args.parser.error("name a BACKEND; `cachecore backends` shows which are installed")
+    started = time.perf_counter()
+    registry = PluginRegistry()
+    registry.load_entry_points()
+    try:
+        subject = find_subject(registry, args.backend, args.device)
+    except CacheCoreError as error:
+        sys.stderr.write(f"cachecore: error: {error}\n")
+        return 2
+    outcomes = run_checks(subject, levels=levels, limit_s=args.limit, progress=_Progress(levels))
+    data = report(subject, outcomes, time.perf_counter() - started)
+    if args.report:
+        Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    _print([json.dumps(data, indent=2, ensure_ascii=False)] if args.json else text(data, verbose=args.verbose))
+    return _exit_code(subject, outcomes)
+
+
+def _exit_code(subject: Subject, outcomes: Sequence[Outcome]) -> int:
+    if level_status(outcomes) == FAIL:
+        return 1
+    on_device = [one for one in outcomes if one.level in DEVICE_LEVELS]
+    if subject.unavailable is not None and on_device and not any(one.status == PASS for one in on_device):
+        sys.stderr.write(
+            f"cachecore: error: {subject.info.name} does not serve {subject.device} here ({subject.unavailable}), so "
+            f"{len([one for one in on_device if one.status == SKIP])} checks were not made; run them where the device "
+            "is, or name the levels that need none: --level discovery --level layout --level golden\n"
+        )
+        return 2
+    return 0
+
+
+class _Progress:
+    """Says on standard error what is being checked: a line a level, or a changing one on a terminal."""
+
+    def __init__(self, levels: Sequence[str]) -> None:
+        self._total = len(select_trials(levels))
+        self._done = 0
+        self._level = ""
+
+    def __call__(self, name: str) -> None:
+        """One more check begins."""
+        self._done += 1
+        level = name.partition("/")[0]
+        if sys.stderr.isatty():
+            end = "\n" if self._done == self._total else ""
+            sys.stderr.write(f"\r\x1b[K{self._done}/{self._total} {name[:90]}{end}")
+        elif level != self._level:
+            sys.stderr.write(f"cachecore: checking {level}\n")
+        self._level = level
+        sys.stderr.flush()
+
+
+def _listing(levels: Sequence[str], *, as_json: bool) -> list[str]:
+    shown: dict[str, dict[str, str]] = {}
+    for trial in select_trials(levels):
+        shown.setdefault(trial.check.level, {})[trial.check.name] = trial.check.title
+    if as_json:
+        data = [{"level": level, "about": LEVELS[level], "checks": checks} for level, checks in shown.items()]
+        return [json.dumps(data, indent=2)]
+    lines = []
+    for level, checks in shown.items():
+        needs = "" if level in DEVICE_LEVELS else " (needs no device)"
+        lines.append(f"{level}: {LEVELS[level]}{needs}")
+        lines += [f"  {name:<34} {title}" for name, title in checks.items()]
+    return lines
+
+
+def _print(lines: Sequence[str]) -> None:
+    sys.stdout.write("\n".join(lines) + "\n")

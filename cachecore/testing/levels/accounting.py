@@ -1,0 +1,89 @@
+"""Accounting: memory() tells the truth, and an allocation that fails leaves nothing taken."""
+
+from __future__ import annotations
+
+from cachecore.errors import AllocationError
+from cachecore.layout import CacheLayout
+from cachecore.testing.checks import Check, check
+from cachecore.testing.faults import Fault, Skipped
+from cachecore.testing.levels.memory import dense_layout
+from cachecore.testing.subject import Subject
+
+__all__ = ["CHECKS"]
+
+_MIB = 1 << 20
+
+
+@check("memory", "accounts")
+def accounts(subject: Subject) -> str | None:
+    """memory() gives the device's own figures: an allocation lowers what is free, free() raises it again."""
+    backend = subject.backend
+    first = backend.memory(subject.device)
+    if not 0 < first.free_nbytes <= first.total_nbytes:
+        raise Fault("memory()", expected="0 < free <= total", found=tuple(first))
+    size = min(256 * _MIB, first.free_nbytes // 8)
+    layout = dense_layout(size // 4096)
+    seen = []
+    for _ in range(5):  # other processes take and give host memory meanwhile
+        subject.adapter().release(subject.device)
+        before = backend.memory(subject.device).free_nbytes
+        allocation = backend.allocate(layout, 4096, subject.device)
+        during = backend.memory(subject.device).free_nbytes
+        backend.free(allocation)
+        subject.adapter().release(subject.device)
+        after = backend.memory(subject.device).free_nbytes
+        taken, given = before - during, after - during
+        if size // 2 < taken < 2 * size and given > size // 2:
+            return f"{first.free_nbytes / 2**30:.2f} of {first.total_nbytes / 2**30:.2f} GiB free"
+        seen.append((taken, given))
+    raise Fault(
+        f"free bytes around an allocation of {size}",
+        expected=f"about {size} less, and then as much more",
+        found=", ".join(f"{taken} less and {given} more" for taken, given in seen),
+        cause="a constant, a total without what others use, or a figure of this process alone",
+    )
+
+
+@check("memory", "refused-whole")
+def refused_whole(subject: Subject) -> str | None:
+    """What cannot be had is an AllocationError with its figures, and the pools taken before are given back."""
+    backend, adapter = subject.backend, subject.adapter()
+    entries, total = 16384, backend.memory(subject.device).total_nbytes
+    first = min(256 * _MIB, backend.memory(subject.device).free_nbytes // 8)
+    layout = dense_layout(first // entries, 2 * total // entries + 1)
+    lost = 0
+    for _ in range(5):
+        adapter.release(subject.device)
+        before = backend.memory(subject.device).free_nbytes
+        _refuse(subject, layout, entries)
+        adapter.release(subject.device)
+        lost = before - backend.memory(subject.device).free_nbytes
+        if lost < first // 2:
+            return None
+    raise Fault(
+        "free bytes after a refused allocation",
+        expected="as many as before",
+        found=f"{lost} less",
+        cause="the first pool, already taken, was not given back when the second failed",
+    )
+
+
+def _refuse(subject: Subject, layout: CacheLayout, entries: int) -> None:
+    needed = layout.reserved_nbytes(entries)
+    try:
+        subject.backend.free(subject.backend.allocate(layout, entries, subject.device))
+    except AllocationError as error:
+        figures = {str(layout.buffer_nbytes(pool, entries)) for pool in range(2)} | {str(needed)}
+        if not any(figure in str(error) for figure in figures):
+            raise Fault(
+                "the message of an AllocationError",
+                expected=f"pool, bytes ({needed} in all), device and free bytes",
+                found=str(error),
+            ) from error
+        return
+    except Exception as error:
+        raise Fault(f"allocating {needed} bytes", expected="an AllocationError", found=repr(error)) from error
+    raise Skipped(f"{needed} bytes were given, twice what memory() has in total")
+
+
+CHECKS: tuple[Check, ...] = (accounts, refused_whole)

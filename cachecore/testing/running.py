@@ -1,0 +1,86 @@
+"""Running checks: one after another, each under a time limit, every failure turned into words."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+
+from cachecore.testing.checks import DEVICE_LEVELS, LEVELS, Trial, trials_of
+from cachecore.testing.faults import Fault, Skipped
+from cachecore.testing.results import FAIL, PASS, SKIP, Outcome
+from cachecore.testing.subject import Subject
+
+__all__ = ["LIMIT_S", "run_checks", "run_trial", "select_trials"]
+
+LIMIT_S = 300.0
+"""A check that has not ended by then fails; the device may hang, so the device levels end with it."""
+
+
+def select_trials(levels: Sequence[str] = ()) -> list[Trial]:
+    """The trials of these levels, all of them by default, in order."""
+    unknown = sorted(set(levels) - set(LEVELS))
+    if unknown:
+        raise ValueError(f"level {unknown[0]!r} does not exist; the levels are {', '.join(LEVELS)}")
+    from cachecore.testing.levels import CHECKS  # here, so that a command line that checks nothing loads no check
+
+    return [trial for trial in trials_of(CHECKS) if not levels or trial.check.level in levels]
+
+
+def run_checks(
+    subject: Subject,
+    *,
+    levels: Sequence[str] = (),
+    limit_s: float = LIMIT_S,
+    progress: Callable[[str], None] = lambda message: None,
+) -> list[Outcome]:
+    """Put every check of ``levels`` to ``subject``; nothing that it raises ends the run."""
+    outcomes: list[Outcome] = []
+    hanging: str | None = None
+    for trial in select_trials(levels):
+        level = trial.check.level
+        if hanging is not None and level in DEVICE_LEVELS:
+            outcomes.append(Outcome(level, trial.id, SKIP, f"{hanging} did not end, so the device may hang"))
+            continue
+        progress(trial.id)
+        outcome, ended = _within(subject, trial, limit_s)
+        if not ended:
+            hanging = trial.id
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _within(subject: Subject, trial: Trial, limit_s: float) -> tuple[Outcome, bool]:
+    """Run in a thread that is left behind when it does not end: Python cannot stop it, and it must not stop us."""
+    ended: list[Outcome] = []
+    thread = threading.Thread(target=lambda: ended.append(run_trial(subject, trial)), name=trial.id, daemon=True)
+    thread.start()
+    thread.join(limit_s)
+    if ended:
+        return ended[0], True
+    told = f"did not end within {limit_s:g} s. Usual cause: a stream or an event that nobody signals, or a lock held"
+    return Outcome(trial.check.level, trial.id, FAIL, told, limit_s), False
+
+
+def run_trial(subject: Subject, trial: Trial) -> Outcome:
+    """Run one trial here."""
+    started = time.perf_counter()
+    try:
+        told = trial(subject)
+        status = PASS
+    except Skipped as skipped:
+        told, status = skipped.reason, SKIP
+    except Fault as fault:
+        told, status = str(fault), FAIL
+    except BaseException as error:  # a stranger's code may raise anything; it becomes the failure
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        told, status = _raised(error), FAIL
+    return Outcome(trial.check.level, trial.id, status, told, time.perf_counter() - started)
+
+
+def _raised(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f", raised in {frames[-1].name}() at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return f"unexpected {type(error).__name__}: {error}{where}"
