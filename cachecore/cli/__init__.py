@@ -18,6 +18,7 @@ from cachecore.cli.explain import add_command as add_explain
 from cachecore.cli.plan import add_command as add_plan
 from cachecore.cli.terminal import version_line
 from cachecore.errors import CacheCoreError
+from cachecore.testing.command import add_parser as add_check
 
 __all__ = ["main"]
 
@@ -27,6 +28,7 @@ examples:
   cachecore plan --layers 32 --kv-heads 8 --head-dim 128 --device cuda --memory 20GiB -o plan.json
   cachecore explain plan.json --picture layout.svg
   cachecore bench copy --device cpu
+  cachecore check cpu --report report.json
 
 `cachecore COMMAND --help` says more. Every command takes --json.
 """
@@ -67,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_line())
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_command in (add_backends, add_plan, add_explain, add_bench):
+    for add_command in (add_backends, add_plan, add_explain, add_bench, add_check):
         add_command(commands, style)
     return parser
 
