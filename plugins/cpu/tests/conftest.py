@@ -12,7 +12,7 @@ settings.register_profile("plugins", deadline=None, max_examples=60)
 settings.load_profile("plugins")
 
 
-@pytest.fixture(params=[1, 2, 3], scope="session")
+@pytest.fixture(params=[1, 2], scope="session")
 def num_threads(request: pytest.FixtureRequest) -> Iterator[int]:
     """Threads that torch may use, and the copy with it."""
     before = torch.get_num_threads()

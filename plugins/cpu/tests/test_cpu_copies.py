@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import pytest
 import torch
-from cachecore_cpu import CpuBackend, block_copy, strided, threads
+from cachecore_cpu import CpuBackend, memmoves, strided
 from cachecore_cpu.plugin import cachecore_register_block_copies
 from cachecore_torch_default.plugin import cachecore_register_block_copies as generic_copies
 from cachecore_torch_default.testing import (
@@ -47,14 +45,18 @@ each_way = pytest.mark.parametrize("way", WAYS)
 
 @contextmanager
 def forced(way: str) -> Iterator[None]:
-    """Send every run one way, and make even tiny copies use threads, small pieces and few kept views."""
+    """Send every run one way (``memmove`` has one thread), and keep few views."""
+    before = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
+        if way == "memmove":
+            torch.set_num_threads(1)
         if way != "as shipped":
-            patch.setattr(block_copy, "MEMMOVE_NBYTES", 1 if way == "memmove" else sys.maxsize)
-            patch.setattr(threads, "LEAST_NBYTES", 1)
-            patch.setattr(strided, "_GRAIN", 7)
-            patch.setattr(strided, "_VIEWS_KEPT", 20)
-        yield
+            patch.setattr(memmoves, "MEMMOVE_NBYTES", 1 if way == "memmove" else sys.maxsize)
+            patch.setattr(strided, "_VIEWS_KEPT", 3)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
 
 
 @each_way
@@ -146,7 +148,7 @@ def test_every_bit_pattern_survives_every_run_length(nbytes: int, num_threads: i
     engine: CacheEngine[torch.Tensor] = CacheEngine(plans, 24, backend=CpuBackend(), copies=COPIES, device="cpu")
     pool = engine.allocation().pools[0]
     pool.copy_(torch.randint(0, 256, pool.shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(5)))
-    # Signalling NaNs, as complex numbers too: all exponent bits and the lowest mantissa bit.
+    # Signalling NaNs, were they read as floats: all exponent bits and the lowest mantissa bit.
     pool[:, 0].view(torch.int64)[:] = 0x7FF0000000000001
     expected = pool.clone()
     expected[:, 8:16] = expected[:, 0:8]  # neighbours
@@ -230,43 +232,4 @@ def test_path_says_which_ways_the_runs_go() -> None:
     }
 
     assert set(paths) == {"copy", "swap_out", "swap_in"}
-    assert set(paths.values()) == {("cpu-memory-speed", "cpu:memmove+strided", 0)}
-
-
-def _copy_in_child(engine: CacheEngine[torch.Tensor], answer: Any) -> None:
-    engine.copy_blocks({0: 1, 2: 3})
-    copied = engine.allocation().pools[0][:, 1, -16:]  # few bytes: OpenMP's own threads do not outlive a fork
-    answer.put(copied.tolist())
-
-
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system does not fork")
-@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_copies_with_threads_of_its_own() -> None:
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    plans = plan_of("uint8", (1 << 18,), 16, BlockCacheGeometry(1))
-    engine: CacheEngine[torch.Tensor] = CacheEngine(plans, 4, backend=CpuBackend(), copies=COPIES, device="cpu")
-    engine.copy_blocks({0: 1, 2: 3})  # starts the parent's threads
-    engine.allocation().pools[0][:, 0] = 7
-    context = multiprocessing.get_context("fork")
-    answer = context.Queue()
-
-    child = context.Process(target=_copy_in_child, args=(engine, answer), daemon=True)
-    child.start()
-    found = answer.get(timeout=60)
-    child.join(60)
-    torch.set_num_threads(before)
-
-    assert found == [[7] * 16] * 16
-
-
-def test_an_error_in_a_worker_reaches_the_caller_after_all_stopped() -> None:
-    done: list[int] = []
-
-    def fail() -> None:
-        raise RuntimeError("worker")
-
-    with pytest.raises(RuntimeError, match="worker"):
-        threads.run_in_threads([lambda: done.append(0), fail, lambda: done.append(2)])
-
-    assert sorted(done) == [0, 2]
+    assert set(paths.values()) == {("cpu-memory-speed", "cpu:strided+memmove", 0)}

@@ -1,21 +1,20 @@
-"""Long runs: addresses, and one ``memmove`` each, which holds no GIL."""
+"""Long runs in one thread: ``memmove``, whose string moves do not read what they overwrite."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from ctypes import memmove
-from functools import partial
 from itertools import product
 
 from cachecore_torch_default import SegmentGroup
 from torch import Tensor
 
-from cachecore_cpu.threads import Run, Task
+from cachecore_cpu.strided import Run
 
-__all__ = ["MemmoveGroup"]
+__all__ = ["MEMMOVE_NBYTES", "MemmoveGroup"]
 
-_PIECE_NBYTES = 8 << 20
-"""Neighbouring dense blocks move together up to this size, small enough to share out evenly."""
+MEMMOVE_NBYTES = 128 << 10
+"""From this run length on it beats a strided ``copy_`` in one thread: 1.04 of the limit against 0.97."""
 
 
 class MemmoveGroup:
@@ -31,33 +30,16 @@ class MemmoveGroup:
             )
             for at in product(*(range(dim.num_steps) for dim in group.dims))
         ]
-        dense = not group.dims and group.src_block_stride == group.nbytes == group.dst_block_stride
-        self._most_blocks = max(1, _PIECE_NBYTES // group.nbytes) if dense else 1
+        self._dense = not group.dims and group.src_block_stride == group.nbytes == group.dst_block_stride
 
-    def tasks(self, runs: Sequence[Run], num_tasks: int) -> list[Task]:
-        """Equal shares of all runs of bytes, also when there are fewer blocks than shares."""
-        group, most = self._group, self._most_blocks
+    def copy(self, runs: Sequence[Run]) -> None:
+        """One call a run, none of which holds the GIL; neighbouring dense blocks move together."""
+        group, nbytes = self._group, self._group.nbytes
         src_at, dst_at = self._src.data_ptr() + group.src_start, self._dst.data_ptr() + group.dst_start
-        blocks = [
-            (
-                dst_at + (dst + first) * group.dst_block_stride,
-                src_at + (src + first) * group.src_block_stride,
-                min(most, count - first) * group.nbytes,
-            )
-            for src, dst, count in runs
-            for first in range(0, count, most)
-        ]
-        total = len(blocks) * len(self._offsets)
-        return [
-            partial(self._move, blocks, total * share // num_tasks, total * (share + 1) // num_tasks)
-            for share in range(num_tasks)
-        ]
-
-    def _move(self, blocks: Sequence[tuple[int, int, int]], start: int, stop: int) -> None:
-        """Move the runs numbered ``start`` to ``stop``, block by block."""
-        per_block = len(self._offsets)
-        for number in range(start // per_block, -(-stop // per_block)):
-            dst, src, nbytes = blocks[number]
-            first = max(0, start - number * per_block)
-            for dst_offset, src_offset in self._offsets[first : stop - number * per_block]:
-                memmove(dst + dst_offset, src + src_offset, nbytes)
+        for src_block, dst_block, count in runs:
+            length = nbytes * count if self._dense else nbytes
+            for step in range(1 if self._dense else count):
+                dst = dst_at + (dst_block + step) * group.dst_block_stride
+                src = src_at + (src_block + step) * group.src_block_stride
+                for dst_offset, src_offset in self._offsets:
+                    memmove(dst + dst_offset, src + src_offset, length)

@@ -1,24 +1,16 @@
-"""Short runs: strided tensors, a block at a time, copied by torch in a loop in C over all runs."""
+"""One strided ``copy_`` a block: a loop in C over all runs, in as many threads as torch uses."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from itertools import pairwise
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from cachecore_cpu.threads import Run, Task
+__all__ = ["Run", "StridedGroup"]
 
-__all__ = ["WORDS", "StridedGroup"]
-
-WORDS = MappingProxyType({16: torch.complex128, 8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8})
-"""The widest word halves the pieces of a block; ``copy_`` moves complex numbers bit for bit."""
-
-_GRAIN = 32768
-"""Elements from which torch shares a copy among threads of its own. Source: ``at::internal::GRAIN_SIZE``."""
+Run = tuple[int, int, int]
+"""``(source block, destination block, number of neighbouring blocks)``."""
 
 _VIEWS_KEPT = 16384
 """Views kept for each side, about 0.5 kB each: making one costs as much as copying some 20 kB."""
@@ -28,56 +20,33 @@ class StridedGroup:
     """One group of runs as two tensors ``(blocks, *dims, words)`` of equal shape but for the blocks."""
 
     def __init__(self, src: Tensor, dst: Tensor) -> None:
-        self._src, self._dst = _Pieces(src), _Pieces(dst)
+        self._src, self._dst = _Views(src), _Views(dst)
 
-    def tasks(self, runs: Sequence[Run], num_tasks: int) -> list[Task]:
-        """Equal shares of all blocks, in pieces that torch copies in the calling thread when there are several."""
-        most = _GRAIN - 1 if num_tasks > 1 else None
-        src: list[Tensor] = []
-        dst: list[Tensor] = []
-        for src_block, dst_block, count in runs:
-            src += self._src.of(src_block, count, most)
-            dst += self._dst.of(dst_block, count, most)
-        cuts = [len(src) * share // num_tasks for share in range(num_tasks + 1)]
-        return [partial(_copy, dst[start:stop], src[start:stop]) for start, stop in pairwise(cuts)]
+    def copy(self, runs: Sequence[Run]) -> None:
+        """Copy block after block; Python is left once, and the GIL with it, for the whole list.
+
+        torch shares a block of 32,768 words and more among its threads. Threads of our own would run
+        beside torch's, which spin for some milliseconds after every call: measured at half the speed.
+        """
+        dst = [self._dst.of(block, count) for _, block, count in runs]
+        src = [self._src.of(block, count) for block, _, count in runs]
+        with torch.inference_mode():
+            torch._foreach_copy_(dst, src)
 
 
-class _Pieces:
+class _Views:
     """Views of blocks of one tensor, kept for the next copy of the same block."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
-        self._kept: dict[tuple[int, int], list[Tensor]] = {}
-        self._num_kept = 0
-        self._most: int | None = None
+        self._kept: dict[tuple[int, int], Tensor] = {}
 
-    def of(self, block: int, count: int, most: int | None) -> list[Tensor]:
-        """``count`` neighbouring blocks in pieces of at most ``most`` elements."""
-        if most != self._most or self._num_kept > _VIEWS_KEPT:
-            self._kept.clear()
-            self._num_kept, self._most = 0, most
+    def of(self, block: int, count: int) -> Tensor:
+        """``count`` neighbouring blocks."""
         found = self._kept.get((block, count))
         if found is None:
-            whole = self._tensor[block] if count == 1 else self._tensor[block : block + count]
-            found = self._kept[block, count] = [whole] if most is None else _cut(whole, most)
-            self._num_kept += len(found)
+            if len(self._kept) >= _VIEWS_KEPT:
+                self._kept.clear()
+            found = self._tensor[block] if count == 1 else self._tensor[block : block + count]
+            self._kept[block, count] = found
         return found
-
-
-def _cut(view: Tensor, most: int) -> list[Tensor]:
-    """Cut along the outermost axes first, so that runs stay whole where they can."""
-    if view.numel() <= most:
-        return [view]
-    if view.shape[0] == 1:
-        return _cut(view[0], most)
-    row = view.numel() // view.shape[0]
-    if row > most:
-        return [piece for part in view.unbind(0) for piece in _cut(part, most)]
-    return list(torch.split(view, most // row))
-
-
-def _copy(dst: list[Tensor], src: list[Tensor]) -> None:
-    """Copy piece by piece in C; the GIL is released once for the whole list, so threads do not wait for it."""
-    if dst:
-        with torch.inference_mode():
-            torch._foreach_copy_(dst, src)
