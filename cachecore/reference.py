@@ -20,7 +20,7 @@ from cachecore.backend import (
     Region,
 )
 from cachecore.device import DeviceSpec
-from cachecore.errors import AllocationError, LayoutError
+from cachecore.errors import AllocationError, BlockIndexError, EngineStateError, LayoutError
 from cachecore.layout import CacheLayout, RowStrides
 from cachecore.policy import LayoutPolicy, StandardLayoutPolicy
 from cachecore.schema import CacheTensorSpec
@@ -153,7 +153,15 @@ class ByteBackend(CacheBackend[ByteTensor]):
 
     def zero(self, allocation: CacheAllocation[ByteTensor], entries: Sequence[int]) -> Completion:
         """Zero the entries of every pool."""
-        for pool, spec in zip(allocation.pools, allocation.layout.pools, strict=True):
+        pools = _live_pools(allocation)
+        for entry in entries:
+            if not 0 <= entry < allocation.num_entries:
+                raise BlockIndexError(
+                    f"entry {entry} is out of range; the allocation has {allocation.num_entries}",
+                    block=entry,
+                    limit=allocation.num_entries,
+                )
+        for pool, spec in zip(pools, allocation.layout.pools, strict=True):
             for outer in range(spec.outer):
                 for entry in entries:
                     at = (outer * allocation.num_entries + entry) * spec.inner
@@ -162,15 +170,35 @@ class ByteBackend(CacheBackend[ByteTensor]):
 
     def read(self, allocation: CacheAllocation[ByteTensor], pool: int, offset: int, nbytes: int) -> bytes:
         """Bytes of one pool."""
-        return bytes(allocation.pools[pool].pool[offset : offset + nbytes])
+        return bytes(_byte_range(allocation, pool, offset, nbytes))
 
     def write(self, allocation: CacheAllocation[ByteTensor], pool: int, offset: int, data: bytes) -> None:
         """Overwrite bytes of one pool."""
-        allocation.pools[pool].pool[offset : offset + len(data)] = data
+        _byte_range(allocation, pool, offset, len(data))[:] = data
 
     def regions(self, allocation: CacheAllocation[ByteTensor]) -> tuple[Region, ...]:
         """Python bytearrays have no address to register; offsets from zero stand in."""
-        return tuple(Region(number, 0, len(pool.pool)) for number, pool in enumerate(allocation.pools) if pool.pool)
+        pools = enumerate(_live_pools(allocation))
+        return tuple(Region(number, 0, len(pool.pool)) for number, pool in pools if pool.pool)
+
+
+def _live_pools(allocation: CacheAllocation[ByteTensor]) -> tuple[ByteTensor, ...]:
+    if allocation.freed:
+        raise EngineStateError("this allocation was freed; its bytes are no longer there")
+    return allocation.pools
+
+
+def _byte_range(allocation: CacheAllocation[ByteTensor], pool: int, offset: int, nbytes: int) -> memoryview:
+    """Bytes of one pool, aliasing it; a memoryview would cut a range that lies outside without a word."""
+    pools = _live_pools(allocation)
+    if not 0 <= pool < len(pools):
+        raise BlockIndexError(f"pool {pool} is out of range; the allocation has {len(pools)} pools", block=pool)
+    view = pools[pool].pool
+    if offset < 0 or nbytes < 0 or offset + nbytes > len(view):
+        raise BlockIndexError(
+            f"bytes {offset} to {offset + nbytes} do not lie within the {len(view)} bytes of pool {pool}", block=offset
+        )
+    return view[offset : offset + nbytes]
 
 
 def _pool(view: memoryview, layout: CacheLayout, number: int, num_entries: int) -> ByteTensor:
@@ -196,7 +224,7 @@ def _tensor(
     for extent in reversed(spec.shape):
         dense.insert(0, step)
         step *= extent
-    pool = allocation.pools[at.pool].pool
+    pool = _live_pools(allocation)[at.pool].pool
     return ByteTensor(pool, at.start, (*shape, *spec.shape), (*strides, *dense), spec.desc.itemsize)
 
 
