@@ -53,6 +53,11 @@ def test_views_alias_the_pool_at_the_offsets_of_the_layout(device: DeviceSpec) -
     assert allocation.pools[0].view(torch.int16).count_nonzero() == 6
 
 
+def test_a_negative_count_is_refused_before_torch_is_asked(device: DeviceSpec) -> None:
+    with pytest.raises(LayoutError, match="num_entries is -1; expected zero or more"):
+        TorchBackend().allocate(packed_layout(kv()), -1, device)
+
+
 def test_a_whole_block_entry_has_an_axis_for_its_pages(device: DeviceSpec) -> None:
     specs = kv("uint8", (5,))
     layout = block_major_layout(specs, 3)

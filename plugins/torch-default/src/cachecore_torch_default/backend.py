@@ -81,6 +81,7 @@ class TorchBackend(CacheBackend[Tensor]):
     ) -> CacheAllocation[Tensor]:
         """Take zeroed memory, one buffer a pool, outside inference mode so that any mode may write it."""
         target = torch_device(device)
+        layout.reserved_nbytes(num_entries)  # refuses a count that is none, before torch is asked
         kind = device.type
         if target.type == "cpu":
             kind = PINNED_HOST if pinned and self.capabilities().get("pinned_host") is None else HOST
