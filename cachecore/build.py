@@ -12,6 +12,7 @@ from cachecore.device import DeviceSpec
 from cachecore.engine import CacheEngine
 from cachecore.errors import PlanError, PluginError
 from cachecore.kv import KvCacheConfig, kv_specs
+from cachecore.meaning import several
 from cachecore.plan import GroupSpec, plan_from_specs
 from cachecore.plan_set import CachePlanSet
 from cachecore.policy import LayoutHints, LayoutPolicy
@@ -58,10 +59,13 @@ def build_block_cache_plan(
         When no installed backend claims ``device``.
     """
     target = DeviceSpec.parse(device)
-    configs = (kv,) if isinstance(kv, KvCacheConfig) else tuple(kv)
+    configs = (kv,) if isinstance(kv, KvCacheConfig) else several(kv, "kv")
     for config in configs:
         if not isinstance(config, KvCacheConfig):
             raise TypeError(f"kv must be a KvCacheConfig or a sequence of them, not {config!r}")
+    for group in groups:
+        if not isinstance(group, GroupSpec):
+            raise TypeError(f"groups must be of type GroupSpec, not {group!r}")
     declared = {group.name: group for group in groups}
     if len(declared) != len(groups):
         raise PlanError(f"group names {[group.name for group in groups]} repeat; each group is declared once")
@@ -73,7 +77,7 @@ def build_block_cache_plan(
         raise TypeError(f"policy must be a LayoutPolicy, not {policy!r}")
     known = {config.group for config in configs} | {"full"}
     geometries = dict.fromkeys(sorted(known), geometry) | {name: group.geometry for name, group in declared.items()}
-    collected = collect(modules, BlockCacheRequestContext(geometries))
+    collected = collect(several(modules, "modules"), BlockCacheRequestContext(geometries))
     specs = _specs_by_group(configs, collected, geometries, geometry, policy)
     if not specs and not states:
         raise PlanError("nothing asks for a cache: no module has requests, and no kv= or states= was given")
@@ -114,6 +118,8 @@ def open_engine(
     ``device`` defaults to the one planned for; ``backend`` (or ``CACHECORE_BACKEND``) forces one.
     Raises what :meth:`PluginRegistry.select` and :class:`CacheEngine` raise.
     """
+    if not isinstance(plans, CachePlanSet):
+        raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
     registry = registry or default_registry()
     target = plans.device if device is None else device
     selection = registry.select(target, backend=backend)

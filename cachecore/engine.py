@@ -44,6 +44,8 @@ class CacheEngine(GroupEngine[A]):
         device: object | None = None,
         host_counts: Counts = 0,
     ) -> None:
+        if not isinstance(plans, CachePlanSet):
+            raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
         target = DeviceSpec.parse(plans.device if device is None else device)
         groups = open_groups(plans, counts, host_counts, backend=backend, copies=copies, device=target)
         blocks = {plan.name: groups[plan.name] for plan in plans.blocks}

@@ -32,6 +32,8 @@ def open_groups(
     device: DeviceSpec,
 ) -> dict[str, EngineGroup[A]]:
     """Take memory for every group, or for none: what cannot fit is refused before anything is taken."""
+    if not isinstance(backend, CacheBackend):
+        raise TypeError(f"backend must be a CacheBackend, not {backend!r}")
     units = counts_for(plans, counts, "counts")
     host_units = counts_for(plans, host_counts, "host_counts")
     for plan in plans:

@@ -11,7 +11,7 @@ from cachecore.blocks import BlockPairs, PairsLike
 from cachecore.device import DeviceSpec
 from cachecore.errors import BlockIndexError, EngineStateError
 from cachecore.group_plan import GroupPlan
-from cachecore.meaning import whole
+from cachecore.meaning import several, whole
 from cachecore.stats import CopyStats, GroupStats
 from cachecore.transfer import ResolvedCopy, build_copy, resolve_copy
 from cachecore.view import SpecViews
@@ -128,7 +128,7 @@ class EngineGroup(Generic[A]):
     def zero(self, blocks: Sequence[int]) -> Completion:
         """Zero whole blocks of the device allocation."""
         unit = self.plan.unit
-        listed = [whole(block, f"a {unit}") for block in blocks]
+        listed = [whole(block, f"a {unit}") for block in several(blocks, f"{unit}s to zero")]
         for block in listed:
             if not 0 <= block < self.num_blocks:
                 raise BlockIndexError(

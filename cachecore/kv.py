@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from cachecore.dtypes import dtype_name
 from cachecore.errors import PlanError
-from cachecore.meaning import REPLICATED, HeadShard, not_negative, positive, whole
+from cachecore.meaning import REPLICATED, HeadShard, not_negative, positive, several, whole
 from cachecore.policy import KvStorage, LayoutPolicy
 from cachecore.schema import BlockCacheGeometry, CacheTensorSpec, LayerRowMap
 
@@ -60,7 +60,7 @@ class KvCacheConfig:
     def __post_init__(self) -> None:
         put = object.__setattr__
         layers = range(positive(self.layers, "layers")) if isinstance(self.layers, int) else self.layers
-        put(self, "layers", LayerRowMap(tuple(layers)).layers)
+        put(self, "layers", LayerRowMap(several(layers, "layers")).layers)
         put(self, "dtype", dtype_name(self.dtype))
         put(self, "quant_policy", _policy_name(self.quant_policy))
         for name in ("num_kv_heads", "tp_size"):

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 from cachecore.errors import LayoutError
 from cachecore.layout_proof import prove_layout
-from cachecore.meaning import check_fields, whole
+from cachecore.meaning import check_fields, several, whole
 from cachecore.schema import CacheTensorSpec
 
 __all__ = ["NATIVE_ALIGNMENT", "CacheLayout", "CacheSlice", "PoolSpec", "RowStrides"]
@@ -105,8 +106,14 @@ class CacheLayout:
         if pages < 1:
             raise LayoutError(f"layout {self.kind!r} has {pages} pages_per_entry; expected at least 1")
         object.__setattr__(self, "pages_per_entry", pages)
-        object.__setattr__(self, "pools", tuple(self.pools))
-        object.__setattr__(self, "slices", tuple(map(tuple, self.slices)))
+        object.__setattr__(self, "pools", several(self.pools, "pools"))
+        object.__setattr__(self, "slices", tuple(several(rows, "slices") for rows in several(self.slices, "slices")))
+        for pool in self.pools:
+            if not isinstance(pool, PoolSpec):
+                raise TypeError(f"layout {self.kind!r} has pool {pool!r}; expected a PoolSpec")
+        for place in chain.from_iterable(self.slices):
+            if not isinstance(place, CacheSlice):
+                raise TypeError(f"layout {self.kind!r} places a row by {place!r}; expected a CacheSlice")
 
     # -- bytes ---------------------------------------------------------------------------------
 

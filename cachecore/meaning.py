@@ -22,6 +22,7 @@ __all__ = [
     "check_fields",
     "not_negative",
     "positive",
+    "several",
     "whole",
 ]
 
@@ -39,6 +40,13 @@ def whole(value: SupportsIndex, what: str) -> int:
         return operator.index(value)
     except TypeError as error:
         raise TypeError(f"{what} must be an integer, not {value!r}") from error
+
+
+def several(values: Iterable[Any], what: str) -> tuple[Any, ...]:
+    """Return ``values`` as a tuple; text and what cannot be iterated over are a TypeError."""
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise TypeError(f"{what} must be a sequence, not {values!r}")
+    return tuple(values)
 
 
 def positive(value: SupportsIndex, what: str) -> int:
@@ -144,7 +152,7 @@ def check_fields(data: Mapping[str, Any], fields: Iterable[str], what: str) -> N
 
 def check_axes(axes: Iterable[str], shape: tuple[int, ...], owner: str) -> tuple[str, ...]:
     """Return ``axes`` as a tuple with one label a dimension; none given means all ``other``."""
-    labels = tuple(axes) or ("other",) * len(shape)
+    labels = several(axes, f"{owner}: axes") or ("other",) * len(shape)
     if len(labels) != len(shape):
         raise PlanError(
             f"{owner}: {len(labels)} axis labels {labels} for the {len(shape)} dimensions of shape {shape}; "

@@ -8,7 +8,7 @@ from typing import Any
 
 from cachecore.dtypes import ITEMSIZE, dtype_name
 from cachecore.errors import PlanError
-from cachecore.meaning import REPLICATED, HeadShard, Plane, check_axes, positive, whole
+from cachecore.meaning import REPLICATED, HeadShard, Plane, check_axes, positive, several, whole
 
 __all__ = ["PAYLOAD_FIELDS", "CacheDesc", "CachePayload"]
 
@@ -102,7 +102,10 @@ class CachePayload:
             raise PlanError(f"{owner}: format is {self.format!r}; expected a non-empty string")
         if not isinstance(self.shard, HeadShard):
             raise TypeError(f"{owner}: shard must be a HeadShard, not {self.shard!r}")
-        planes = tuple(self.planes)
+        planes = several(self.planes, f"{owner}: planes")
+        for plane in planes:
+            if not isinstance(plane, Plane):
+                raise TypeError(f"{owner}: planes must be of type Plane, not {plane!r}")
         put(self, "desc", desc)
         put(self, "shape", desc.shape)
         put(self, "dtype", desc.dtype)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from cachecore.errors import PlanError
 from cachecore.group_plan import DESCRIBED, GroupPlan, check_layout, read_described
 from cachecore.layout import CacheLayout
-from cachecore.meaning import check_fields, positive
+from cachecore.meaning import check_fields, positive, several
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.schema import BlockCacheGeometry, CacheTensorSpec
 
@@ -105,6 +105,13 @@ def plan_from_specs(
 ) -> BlockCachePlan:
     """Let ``policy`` lay out ``specs`` and prove what it returned."""
     hints = hints or LayoutHints()
+    if not isinstance(policy, LayoutPolicy):
+        raise TypeError(f"policy must be a LayoutPolicy, not {policy!r}")
+    if not isinstance(hints, LayoutHints):
+        raise TypeError(f"hints must be LayoutHints, not {hints!r}")
+    for spec in several(specs, "specs"):
+        if not isinstance(spec, CacheTensorSpec):
+            raise TypeError(f"group {group!r}: specs must be of type CacheTensorSpec, not {spec!r}")
     group_spec = GroupSpec(group, geometry, window)
     if not specs:
         raise PlanError(f"group {group!r} has no caches; a plan needs at least one request or K/V spec", group=group)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
+from cachecore.errors import PlanError
 from cachecore.layout import CacheLayout
 from cachecore.layout_kinds import (
     BASE_ALIGNMENT,
@@ -20,6 +21,7 @@ from cachecore.layout_kinds import (
     packed_state_layout,
     row_layout,
 )
+from cachecore.meaning import positive
 from cachecore.schema import BlockCacheGeometry, CacheTensorSpec
 
 __all__ = ["KvStorage", "LayoutHints", "LayoutPolicy", "StandardLayoutPolicy"]
@@ -35,6 +37,12 @@ class LayoutHints:
 
     one_run_per_block: bool = False
     base_alignment: int = BASE_ALIGNMENT
+
+    def __post_init__(self) -> None:
+        alignment = positive(self.base_alignment, "base_alignment")
+        if alignment & (alignment - 1):
+            raise PlanError(f"base_alignment is {alignment}; expected a positive power of two, in bytes")
+        object.__setattr__(self, "base_alignment", alignment)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cachecore.errors import CacheLookupError, PlanError
-from cachecore.meaning import HeadShard, Plane, check_fields, not_negative, positive, whole
+from cachecore.meaning import HeadShard, Plane, check_fields, not_negative, positive, several, whole
 from cachecore.payload import PAYLOAD_FIELDS, CachePayload
 
 __all__ = [
@@ -141,7 +141,7 @@ class LayerRowMap:
     _rows: Mapping[int, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        layers = tuple(whole(layer, "a layer id") for layer in self.layers)
+        layers = tuple(whole(layer, "a layer id") for layer in several(self.layers, "layers"))
         if not layers:
             raise PlanError("no layers given; expected at least one global layer id")
         rows: dict[int, int] = {}
@@ -228,7 +228,7 @@ class CacheTensorSpec(CachePayload):
 
 
 def _rows(rows: Iterable[int], what: str, cache: str) -> tuple[int, ...]:
-    listed = tuple(whole(row, what) for row in rows)
+    listed = tuple(whole(row, what) for row in several(rows, f"{what}s"))
     if listed and min(listed) < 0:
         raise PlanError(f"{what} {min(listed)} is negative; expected zero or more", cache=cache)
     if len(set(listed)) != len(listed):

@@ -36,6 +36,8 @@ class StateCacheEngine(GroupEngine[A]):
         device: object | None = None,
         host_counts: Counts = 0,
     ) -> None:
+        if not isinstance(plans, CachePlanSet):
+            raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
         if plans.blocks:
             names = ", ".join(plan.name for plan in plans.blocks)
             raise PlanError(f"this plan set has block groups ({names}); open a CacheEngine and use its states")

@@ -68,10 +68,11 @@ class StateCachePlan(GroupPlan):
 
 def state_specs(requests: Sequence[StateCacheRequest]) -> tuple[CacheTensorSpec, ...]:
     """One tensor a request, with a row for each of its layers, or a single row found by name alone."""
-    names = [request.name for request in requests]
     for request in requests:
         if not isinstance(request, StateCacheRequest):
             raise TypeError(f"states must be StateCacheRequest, not {request!r}")
+    names = [request.name for request in requests]
+    for request in requests:
         if names.count(request.name) > 1 and request.layers is None:
             raise PlanError(
                 f"state {request.name!r} is asked for twice; name the layers of each, or use two names",

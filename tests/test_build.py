@@ -143,7 +143,7 @@ def test_a_group_is_declared_once():
 
 @pytest.mark.parametrize("kv", [3, {"layers": 2}, [KV, "kv"]])
 def test_kv_of_a_wrong_type_is_a_type_error(kv):
-    with pytest.raises(TypeError, match=r"(kv must be a KvCacheConfig|not iterable)"):
+    with pytest.raises(TypeError, match=r"kv must be a (KvCacheConfig|sequence)"):
         build(kv=kv)
 
 
@@ -258,3 +258,22 @@ def test_import_imports_no_array_library():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
 
     assert int(run.stdout) == len(cachecore.__all__)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"groups": [3]}, "groups must be of type GroupSpec, not 3"),
+        ({"states": [3]}, "states must be StateCacheRequest, not 3"),
+        ({"modules": 3}, "modules must be a sequence, not 3"),
+        ({"hints": 3}, "hints must be LayoutHints, not 3"),
+    ],
+)
+def test_arguments_of_a_wrong_type_are_named(more, message):
+    with pytest.raises(TypeError, match=message):
+        build(**{"kv": KV, **more})
+
+
+def test_open_engine_wants_a_plan_set():
+    with pytest.raises(TypeError, match="plans must be a CachePlanSet, not None"):
+        open_engine(None, 4)

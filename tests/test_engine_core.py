@@ -10,6 +10,7 @@ from cachecore import (
     CacheLookupError,
     EngineStateError,
     PlanError,
+    StateCacheEngine,
 )
 
 
@@ -197,3 +198,14 @@ def test_the_device_is_the_plans_unless_another_is_named():
     assert str(CacheEngine(plans, 1, backend=ByteBackend(), copies=[], device="null:3").device) == "null:3"
     with pytest.raises(PlanError, match=r"device 'NULL' is not understood"):
         CacheEngine(plans, 1, backend=ByteBackend(), copies=[], device="NULL")
+
+
+@pytest.mark.parametrize("engine", [CacheEngine, StateCacheEngine])
+def test_an_engine_of_wrong_parts_is_a_type_error(engine):
+    with pytest.raises(TypeError, match="plans must be a CachePlanSet, not None"):
+        engine(None, 4, backend=ByteBackend(), copies=())
+
+
+def test_an_engine_wants_a_backend():
+    with pytest.raises(TypeError, match="backend must be a CacheBackend, not None"):
+        CacheEngine(plan_set(kv_plan()), 4, backend=None, copies=())

@@ -157,6 +157,13 @@ def test_zero_takes_all_pages_of_a_block(logical, entries):
     assert device.pools() == [bytes(before)]
 
 
+def test_blocks_to_zero_are_a_sequence():
+    group, _, _ = opened_group()
+
+    with pytest.raises(TypeError, match="blocks to zero must be a sequence, not 3"):
+        group.zero(3)
+
+
 def test_zero_of_nothing_is_done():
     group, device, _ = opened_group()
     before = device.pools()

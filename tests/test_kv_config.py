@@ -86,3 +86,9 @@ def test_a_config_keeps_plain_integers():
     made = config(num_kv_heads=Index(8), head_dim=Index(64), v_head_dim=Index(32), tp_size=Index(2), tp_rank=Index(1))
 
     assert made == config(num_kv_heads=8, head_dim=64, v_head_dim=32, tp_size=2, tp_rank=1)
+
+
+@pytest.mark.parametrize("layers", [None, 2.0, "two"])
+def test_layers_are_a_count_or_a_sequence(layers):
+    with pytest.raises(TypeError, match=rf"layers must be a sequence, not {layers!r}"):
+        KvCacheConfig(layers=layers, dtype="float16", head_dim=8)

@@ -189,3 +189,17 @@ def test_json_with_other_specs_is_refused():
 def test_json_with_other_fields_is_refused():
     with pytest.raises(PlanError, match=r"layout lacks fields \[\] and has unknown fields \['strides'\]"):
         CacheLayout.from_json(layout_json(strides=3), [4])
+
+
+@pytest.mark.parametrize(
+    ("pools", "slices", "message"),
+    [
+        ((None,), (), "has pool None; expected a PoolSpec"),
+        ((), (((0, 0, 0, 128),),), r"places a row by \(0, 0, 0, 128\); expected a CacheSlice"),
+        ((), ((None,),), "places a row by None; expected a CacheSlice"),
+        ((), (3,), "slices must be a sequence, not 3"),
+    ],
+)
+def test_a_layout_of_wrong_parts_is_a_type_error(pools, slices, message):
+    with pytest.raises(TypeError, match=message):
+        CacheLayout("vendor's", pools, slices)

@@ -4,7 +4,7 @@ import pytest
 from samples import Index
 
 from cachecore import HeadShard, Plane, PlanError
-from cachecore.meaning import REPLICATED, check_axes, positive, whole
+from cachecore.meaning import REPLICATED, check_axes, positive, several, whole
 
 
 def test_whole_reads_the_index_protocol():
@@ -104,3 +104,13 @@ def test_axes_that_do_not_suit_are_refused(axes, shape, message):
 
 def test_an_empty_other_axis_and_several_others_are_fine():
     assert check_axes(("token", "other", "other"), (4, 0, 2), "cache 'v'") == ("token", "other", "other")
+
+
+@pytest.mark.parametrize("wrong", [None, 3, "token", b"x"])
+def test_what_is_no_sequence_is_a_type_error(wrong):
+    with pytest.raises(TypeError, match=rf"layers must be a sequence, not {wrong!r}"):
+        several(wrong, "layers")
+
+
+def test_several_keeps_the_order_of_any_iterable():
+    assert several((number * 2 for number in range(3)), "rows") == (0, 2, 4)

@@ -145,3 +145,17 @@ def test_a_plan_of_many_consumers_has_each_once():
     plan = plan_from_specs([spec], BlockCacheGeometry(4), POLICY)
 
     assert {row.outer for row in plan.layout.slices[0]} == set(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("specs", "policy", "hints", "message"),
+    [
+        ([3], POLICY, None, "specs must be of type CacheTensorSpec, not 3"),
+        (3, POLICY, None, "specs must be a sequence, not 3"),
+        ([layer_spec()], None, None, "policy must be a LayoutPolicy, not None"),
+        ([layer_spec()], POLICY, 3, "hints must be LayoutHints, not 3"),
+    ],
+)
+def test_a_plan_of_wrong_parts_is_a_type_error(specs, policy, hints, message):
+    with pytest.raises(TypeError, match=message):
+        plan_from_specs(specs, BlockCacheGeometry(4), policy, hints=hints)

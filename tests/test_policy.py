@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from samples import POLICY, consumer_spec, layer_spec
 
-from cachecore import BlockCacheGeometry, KvStorage, LayoutHints, LayoutPolicy
+from cachecore import BlockCacheGeometry, KvStorage, LayoutHints, LayoutPolicy, PlanError
 
 BLOCK_OF_4 = BlockCacheGeometry(16, 4)
 
@@ -113,3 +113,9 @@ def test_a_policy_must_choose_both_layouts():
 
 def test_name_and_version_are_recorded():
     assert (POLICY.name, POLICY.version) == ("standard", "1")
+
+
+@pytest.mark.parametrize("alignment", [0, -512, 3, 576])
+def test_a_base_alignment_that_is_no_power_of_two_is_refused(alignment):
+    with pytest.raises(PlanError, match=rf"base_alignment is {alignment}; expected a positive"):
+        LayoutHints(base_alignment=alignment)

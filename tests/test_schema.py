@@ -223,3 +223,18 @@ def test_spec_json_is_its_own_inverse_and_hides_no_default(spec):
         "row_ids",
         "consumer_rows",
     }
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"row_ids": 3}, r"cache 'index': row ids must be a sequence, not 3"),
+        ({"consumer_rows": 3}, r"cache 'index': consumer rows must be a sequence, not 3"),
+        ({"axes": "token"}, r"cache 'index': axes must be a sequence, not 'token'"),
+        ({"planes": 3}, r"cache 'index': planes must be a sequence, not 3"),
+        ({"planes": (3,)}, r"cache 'index': planes must be of type Plane, not 3"),
+    ],
+)
+def test_a_spec_names_the_field_of_a_wrong_type(fields, message):
+    with pytest.raises(TypeError, match=message):
+        CacheTensorSpec(**{"name": "index", "shape": (4, 8), "dtype": "uint8", "row_ids": (0,), **fields})

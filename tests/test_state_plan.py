@@ -39,9 +39,10 @@ def test_a_layer_cannot_be_asked_for_twice():
         plan_from_states([state(layers=(0, 1)), state(shape=(8,), layers=(1,))], POLICY)
 
 
-def test_states_must_be_requests():
+@pytest.mark.parametrize("wrong", [layer_spec(), 3], ids=["spec", "int"])
+def test_states_must_be_requests(wrong):
     with pytest.raises(TypeError, match=r"states must be StateCacheRequest"):
-        plan_from_states([layer_spec()], POLICY)
+        plan_from_states([wrong], POLICY)
 
 
 def test_every_group_gets_its_plan():
