@@ -32,7 +32,9 @@ def specs_of(token_nbytes: tuple[int, ...] = (132, 584, 656), rows: int = 3, tok
     """Packed K/V, and operator caches whose tokens take odd numbers of bytes."""
     layers = tuple(range(rows))
     specs = [
-        CacheTensorSpec(name=name, shape=(tokens, 2, 8), dtype="float16", row_ids=layers, axes=("token", "head", "other"))
+        CacheTensorSpec(
+            name=name, shape=(tokens, 2, 8), dtype="float16", row_ids=layers, axes=("token", "head", "other")
+        )
         for name in ("k_cache", "v_cache")
     ]
     for nbytes in token_nbytes:

@@ -1,0 +1,80 @@
+"""NVIDIA GPUs: torch's memory on the device, exact page-locked memory on the host, one launch a copy."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Mapping, Sequence
+
+import torch
+from cachecore_torch_default import TorchBackend, completion_of_current_stream
+from torch import Tensor
+
+from cachecore import COMPLETED, BlockIndexError, CacheAllocation, Completion
+from cachecore_cuda_triton.kernels import TILE_NBYTES
+from cachecore_cuda_triton.launch import current_stream, launch_zero, upload_ids
+from cachecore_cuda_triton.pinned import pinned_pages
+from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
+
+__all__ = ["CudaTritonBackend"]
+
+
+class CudaTritonBackend(TorchBackend):
+    """Overrides of :class:`TorchBackend`: the host tier's memory, and zeroing in one launch."""
+
+    name = "cuda-triton"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._tables: dict[int, TileTable] = {}
+
+    def take(self, nbytes: int, device: torch.device, *, pinned: bool) -> Tensor:
+        """Page-locked memory is exact: not a page more than the pool."""
+        if pinned and nbytes:
+            return pinned_pages(nbytes, device=torch.device("cuda", torch.cuda.current_device()))
+        return super().take(nbytes, device, pinned=pinned)
+
+    def free(self, allocation: CacheAllocation[Tensor]) -> None:
+        """Give memory back, and forget the table that zeroes it."""
+        self._tables.pop(id(allocation), None)
+        super().free(allocation)
+
+    def capabilities(self) -> Mapping[str, str | None]:
+        """Everything that blocks need."""
+        return {
+            "pinned_host": None,
+            "device_ids": None,
+            "graph_capture": None,
+            "async_copy": None,
+            "byte_addressable": None,
+        }
+
+    def zero(self, allocation: CacheAllocation[Tensor], entries: Sequence[int]) -> Completion:
+        """Zero whole entries of every pool in one launch."""
+        if not allocation.pools or allocation.pools[0].device.type != "cuda":
+            return super().zero(allocation, entries)
+        for entry in entries:
+            if not 0 <= entry < allocation.num_entries:
+                raise BlockIndexError(
+                    f"entry {entry} is out of range; the allocation has {allocation.num_entries}",
+                    block=entry,
+                    limit=allocation.num_entries,
+                )
+        if not len(entries):
+            return COMPLETED
+        device = allocation.pools[0].device
+        launch_zero(self._table(allocation), upload_ids(device, array("q", entries))[0], current_stream(device))
+        return completion_of_current_stream(device)
+
+    def _table(self, allocation: CacheAllocation[Tensor]) -> TileTable:
+        key = id(allocation)  # dropped in free(), before the id can be another's
+        table = self._tables.get(key)
+        if table is None:
+            runs = [
+                Run(address, address, pool.inner, pool.inner, pool.inner)
+                for pool, tensor in zip(allocation.layout.pools, allocation.pools, strict=True)
+                for outer in range(pool.outer)
+                if pool.inner
+                for address in [tensor.data_ptr() + outer * allocation.num_entries * pool.inner]
+            ]
+            table = self._tables[key] = tile_table(runs, allocation.pools[0].device, TILE_NBYTES)
+        return table

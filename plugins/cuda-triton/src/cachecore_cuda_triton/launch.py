@@ -1,0 +1,103 @@
+"""Launching the kernels: compiled once, then called directly, since a launch through the decorator costs 15 µs."""
+
+from __future__ import annotations
+
+from array import array
+from functools import cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from cachecore_cuda_triton.kernels import NUM_WARPS, TILE_NBYTES, copy_few, copy_tiles, zero_tiles
+from cachecore_cuda_triton.tiles import TileTable
+
+__all__ = ["current_stream", "launch_copy", "launch_copy_few", "launch_zero", "upload_ids"]
+
+_MAX_AXIS_Y = 65535
+"""Programs on grid axis y. Source: CUDA C++ Programming Guide, technical specifications table."""
+
+
+def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, count: int | None = None) -> None:
+    """Copy on ``stream`` (a raw handle); ``ids`` is a contiguous ``int64[2, n]``: sources, destinations.
+
+    ``start`` and ``count`` take some of the pairs only.
+    """
+    num_pairs = ids.shape[1]
+    count = num_pairs if count is None else count
+    if not table.num_tiles or not count:
+        return
+    kernel = _compiled("copy", table.widths, table.device)
+    if kernel is None:
+        some = ids[:, start : start + count].contiguous()
+        copy_tiles[(count, table.num_tiles)](table.tiles, some[0], some[1], 0, WIDTHS=table.widths, TILE=TILE_NBYTES)
+        return
+    src = ids.data_ptr() + 8 * start
+    dst = src + 8 * num_pairs
+    for first in range(0, table.num_tiles, _MAX_AXIS_Y):
+        kernel[count, min(_MAX_AXIS_Y, table.num_tiles - first), 1](
+            table.address, src, dst, first, table.widths, TILE_NBYTES, stream=stream
+        )
+
+
+def launch_copy_few(table: TileTable, ids: Tensor, stream: int, *, num_programs: int) -> None:
+    """As :func:`launch_copy` with a bounded number of programs, which leaves the rest of the device to others."""
+    num_pairs = ids.shape[1]
+    total = table.num_tiles * num_pairs
+    if not total:
+        return
+    kernel = _compiled("few", table.widths, table.device)
+    grid = (min(total, num_programs), 1, 1)
+    counts = table.num_tiles, total
+    if kernel is None:
+        copy_few[grid](table.tiles, ids[0], ids[1], *counts, WIDTHS=table.widths, TILE=TILE_NBYTES)
+        return
+    src = ids.data_ptr()
+    kernel[grid](table.address, src, src + 8 * num_pairs, *counts, table.widths, TILE_NBYTES, stream=stream)
+
+
+def launch_zero(table: TileTable, ids: Tensor, stream: int) -> None:
+    """Zero the tiles of every entry in ``ids`` (contiguous ``int64[n]``) on ``stream``."""
+    if not table.num_tiles or not ids.numel():
+        return
+    kernel = _compiled("zero", table.widths, table.device)
+    if kernel is None:
+        zero_tiles[(ids.numel(), table.num_tiles)](table.tiles, ids, 0, WIDTHS=table.widths, TILE=TILE_NBYTES)
+        return
+    for first in range(0, table.num_tiles, _MAX_AXIS_Y):
+        kernel[ids.numel(), min(_MAX_AXIS_Y, table.num_tiles - first), 1](
+            table.address, ids.data_ptr(), first, table.widths, TILE_NBYTES, stream=stream
+        )
+
+
+@cache
+def _compiled(which: str, widths: int, device: torch.device) -> Any:
+    """The kernel for one set of widths, compiled and loaded; None under the interpreter."""
+    if device.type != "cuda":
+        return None
+    some = torch.empty(2, dtype=torch.int64, device=device)
+    options = {"WIDTHS": widths, "TILE": TILE_NBYTES, "num_warps": NUM_WARPS, "grid": (1,)}
+    with torch.cuda.device(device):
+        if which == "copy":
+            return copy_tiles.warmup(some, some, some, 0, **options)
+        if which == "few":
+            # Above 32 bits, so that it is compiled for 64.
+            return copy_few.warmup(some, some, some, 1, 1 << 40, **options)
+        return zero_tiles.warmup(some, some, 0, **options)
+
+
+def upload_ids(device: torch.device, *rows: array[int]) -> Tensor:
+    """Rows of host ids as ``int64[rows, n]`` on the device, through page-locked memory: the host never waits."""
+    listed: Any = rows[0] if len(rows) == 1 else rows[0] + rows[1]
+    ids = torch.frombuffer(listed, dtype=torch.int64).view(len(rows), -1)
+    if device.type != "cuda":
+        return ids.clone()
+    return ids.pin_memory().to(device, non_blocking=True)
+
+
+def current_stream(device: torch.device) -> int:
+    """The caller's current stream as a raw handle; 0 where there are none."""
+    if device.type != "cuda":
+        return 0
+    return int(triton.runtime.driver.active.get_current_stream(device.index))
