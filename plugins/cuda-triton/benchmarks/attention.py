@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from functools import partial
 from statistics import median
 
 import torch
@@ -25,6 +26,8 @@ TOKEN_NBYTES = 2 * KV_HEADS * DIM * 2
 
 LAYERS = 4
 BATCHES = ((1, 1024), (1, 8192), (1, 65536), (16, 1024), (16, 8192), (64, 4096), (256, 1024))
+
+SWEPT = ((1, 8192), (16, 8192), (64, 4096))
 
 
 def graph_seconds(calls, replays: int = 7) -> float:
@@ -95,6 +98,13 @@ def check(dtype: torch.dtype) -> float:
     return error
 
 
+def copy_limit() -> float:
+    """Bytes read and written a second by a contiguous copy of 4 GiB."""
+    big = torch.empty(2, 1 << 32, dtype=torch.uint8, device=DEVICE)
+    big.random_(0, 255)
+    return 2 * (1 << 32) / graph_seconds([lambda: big[1].copy_(big[0])] * 3) / 1e9
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--out")
@@ -104,40 +114,38 @@ def main() -> None:
         {"what": "error", "dtype": str(dtype), "error": check(dtype)} for dtype in (torch.bfloat16, torch.float16)
     ]
     print(results)
-    big = torch.empty(2, 1 << 32, dtype=torch.uint8, device=DEVICE)
-    big.random_(0, 255)
-    limit = 2 * (1 << 32) / graph_seconds([lambda: big[1].copy_(big[0])] * 3) / 1e9
-    del big
+    limit = copy_limit()
     for kind in LAYOUTS:
         for num_seqs, length in BATCHES:
             num_blocks = num_seqs * length // (PAGE * PAGES)
-            allocation, views = rows(kind, max(num_blocks, 2048), torch.bfloat16)
-            table = torch.randperm(max(num_blocks, 2048), device=DEVICE)[:num_blocks].view(num_seqs, -1)
-            entries = (table[:, :, None] * PAGES + torch.arange(PAGES, device=DEVICE)).flatten()
+            pool_blocks = max(num_blocks, 2048)
+            allocation, views = rows(kind, pool_blocks, torch.bfloat16)
+            # Other blocks each time, so that nothing is found in the cache.
+            sets = max(1, min(8, pool_blocks // num_blocks))
+            tables = torch.randperm(pool_blocks, device=DEVICE)[: sets * num_blocks].view(sets, num_seqs, -1)
             lens = torch.full((num_seqs,), length, device=DEVICE)
             query = torch.randn(num_seqs, HEADS, DIM, device=DEVICE, dtype=torch.bfloat16)
             scale = DIM**-0.5
             ways = {"paged": {}}
-            if options.sweep and kind == "packed":
+            if options.sweep and kind == "packed" and (num_seqs, length) in SWEPT:
                 for tile in (32, 64, 128):
-                    for warps in (2, 4, 8):
-                        for stages in (2, 3, 4, 5):
-                            if tile * stages <= 384:
-                                ways[f"tile{tile} warps{warps} stages{stages}"] = {
-                                    "tiling": DecodeTiling(tile, warps, stages)
-                                }
+                    for warps in (4, 8):
+                        for stages in (2, 3, 4):
+                            tiling = DecodeTiling(tile, warps, stages)
+                            ways[f"tile{tile} warps{warps} stages{stages}"] = {"tiling": tiling}
                 for splits in (1, 2, 4, 8, 16, 32, 64):
                     ways[f"splits{splits}"] = {"num_splits": splits}
             moved = num_seqs * length * TOKEN_NBYTES
             for way, how in ways.items():
                 calls = [
-                    lambda k=k, v=v, how=how: paged_decode_attention(
-                        query, k, v, table, lens, scale, pages_per_block=PAGES, **how
-                    )
+                    partial(paged_decode_attention, query, k, v, table, lens, scale, pages_per_block=PAGES, **how)
+                    for table in tables
                     for k, v in views
-                ] * max(1, min(8, (1 << 30) // moved))
+                ]
                 report(results, kind, num_seqs, length, way, graph_seconds(calls), moved, limit)
-            calls = [lambda k=k, v=v: gathered(query, k, v, entries, length, scale) for k, v in views]
+            pages = torch.arange(PAGES, device=DEVICE)
+            entries = [(table[:, :, None] * PAGES + pages).flatten() for table in tables]
+            calls = [partial(gathered, query, k, v, one, length, scale) for one in entries for k, v in views]
             report(results, kind, num_seqs, length, "gather + sdpa", graph_seconds(calls), moved, limit)
             del allocation, views
             torch.cuda.empty_cache()
