@@ -48,9 +48,9 @@ def prove_layout(layout: CacheLayout, specs: Sequence[CacheTensorSpec], *, host:
 
 
 def _prove_row(layout: CacheLayout, spec: CacheTensorSpec, row: int, place: CacheSlice, *, host: bool) -> None:
-    if any(type(value) is not int for value in place):
-        raise _fault(layout, spec, row, f"is placed by {tuple(place)!r}; expected four plain integers")
     number, outer, offset, length = place
+    if not (type(number) is type(outer) is type(offset) is type(length) is int):
+        raise _fault(layout, spec, row, f"is placed by {tuple(place)!r}; expected four plain integers")
     nbytes = spec.page_nbytes * layout.pages_per_entry
     itemsize = spec.desc.itemsize
     if not (0 <= number < len(layout.pools) and 0 <= outer < layout.pools[number].outer):
