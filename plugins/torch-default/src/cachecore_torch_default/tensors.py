@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from ctypes import c_char
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -127,6 +128,12 @@ def ids_on(device: torch.device, *rows: array[int]) -> Tensor:
     ids = torch.stack([torch.frombuffer(row, dtype=torch.int64) for row in rows])
     if device.type == "cpu":
         return ids
-    if torch.accelerator.current_accelerator(check_available=True) is not None:
+    if _has_pinned_memory():
         ids = ids.pin_memory()
     return ids.to(device, non_blocking=True)
+
+
+@cache
+def _has_pinned_memory() -> bool:
+    """Asked once: torch counts the devices anew each time."""
+    return torch.accelerator.current_accelerator(check_available=True) is not None

@@ -48,7 +48,7 @@ def check_bytes(subject: Subject, name: str, move: Move, pairs: BlockPairs) -> N
         _blocks(pool, subject, host=host)[:, blocks.to(pool.device)] = _POISON
     before = [pool.clone() for pool in target.pools]
     move(pairs)
-    synchronize(target.pools[0].device)
+    synchronize(engine.allocation().pools[0].device)  # not the target's: that may be the host
     kept = torch.ones(_blocks(target.pools[0], subject, host=host).shape[1], dtype=torch.bool)
     kept[blocks] = False
     for number, (pool, old) in enumerate(zip(target.pools, before, strict=True)):
