@@ -179,7 +179,7 @@ class EngineGroup(Generic[A]):
     def _swap_pairs(self, pairs: PairsLike) -> BlockPairs:
         if self.host is None:
             raise EngineStateError(
-                f"group {self.plan.name!r} has no host tier; open the engine with host_blocks to swap",
+                f"group {self.plan.name!r} has no host tier; open the engine with host_counts= to swap",
                 group=self.plan.name,
             )
         return BlockPairs.of(pairs)

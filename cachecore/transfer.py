@@ -88,11 +88,11 @@ def _join_pages(segment: CopySegment) -> CopySegment:
 
 
 def _adjoins(one: CopySegment, two: CopySegment) -> bool:
+    """Whether ``two`` goes on where ``one`` ends, on both sides; runs of one pool have one block stride."""
     return (
         (one.src_pool, one.dst_pool, one.num_pages) == (two.src_pool, two.dst_pool, two.num_pages)
         and one.src_start + one.nbytes == two.src_start
         and one.dst_start + one.nbytes == two.dst_start
-        and (one.src_block_stride, one.dst_block_stride) == (two.src_block_stride, two.dst_block_stride)
         and (
             one.num_pages == 1
             or (one.src_page_stride, one.dst_page_stride) == (two.src_page_stride, two.dst_page_stride)

@@ -201,10 +201,6 @@ def shard_reason(spec: CacheTensorSpec) -> str:
     return f"{heads} of {shard.total}" + (f", replica {shard.replica}" if shard.replica else "")
 
 
-def _capped(spec: CacheTensorSpec, align: int) -> str:
-    return "" if align == spec.alignment else f" of {spec.alignment} as far as this pool keeps it"
-
-
 def _tokens(count: int) -> str:
     return "1 token" if count == 1 else f"{count:,} tokens"
 
