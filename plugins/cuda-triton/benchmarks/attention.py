@@ -33,6 +33,7 @@ SWEPT = ((1, 8192), (16, 8192), (64, 4096))
 def graph_seconds(calls, replays: int = 7) -> float:
     """Median seconds of one call, all of them captured in a graph."""
     stream = torch.cuda.Stream()
+    torch.cuda.synchronize()  # the operands are written on another stream
     with torch.cuda.stream(stream):
         for call in calls:
             call()

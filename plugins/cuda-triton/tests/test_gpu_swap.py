@@ -44,9 +44,9 @@ def memcpy(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     """Both driver calls."""
     if request.param == "each":
         monkeypatch.setenv("CACHECORE_CUDA_MEMCPY", "each")
-    driver.memcpy_pieces.cache_clear()
+    driver._batched.cache_clear()
     yield str(request.param)
-    driver.memcpy_pieces.cache_clear()
+    driver._batched.cache_clear()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
@@ -109,34 +109,6 @@ def test_larger_blocks_of_a_later_engine_leave_the_first_one_right(
     assert all(bool((one == 0x5A).all()) for one in taken)
     small.close()
     large.close()
-
-
-def test_no_copy_crosses_two_registrations(gpu: torch.device, memcpy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CACHECORE_CUDA_SWAP", "staged")
-    monkeypatch.setattr(pinned, "REGISTRATION_NBYTES", 1 << 20)
-    # Blocks of 3 x 200,704 = 602,112 bytes: most registrations of 1 MiB end within one.
-    engine = open_gpu(plan_set(rows_spec(3, 200_704), tokens=1), 64, 32)
-    blocks = engine.allocation().pools[0].random_(0, 256)
-    kept = blocks.clone()
-
-    engine.swap_out(BlockPairs(range(32), range(32))).wait()
-    engine.swap_in(BlockPairs(range(32), range(32, 64))).synchronize()
-
-    assert torch.equal(blocks[:, 32:], kept[:, :32])
-    engine.close()
-
-
-def test_host_memory_is_exact_and_given_back(gpu: torch.device) -> None:
-    nbytes = (1 << 30) + 4096  # a power of two would take 2 GiB
-    before = len(pinned._registered)
-    pages = pinned.pinned_pages(nbytes, device=gpu)
-
-    assert pages.numel() == nbytes
-    assert pages.is_pinned()
-    assert not pages[:: 1 << 20].any()
-    assert len(pinned._registered) == before + 1
-    del pages
-    assert len(pinned._registered) == before
 
 
 def test_a_limit_on_locked_memory_is_named(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cachecore import BlockCacheCopy, BlockPairs, Completion, CopyContext
 from cachecore_cuda_triton.kernels import TILE_NBYTES
-from cachecore_cuda_triton.launch import current_stream, launch_copy, upload_ids
+from cachecore_cuda_triton.launch import copy_host_pairs, current_stream, launch_copy
 from cachecore_cuda_triton.tiles import runs_of, tile_table
 
 __all__ = ["FusedBlockCopy", "pool_addresses"]
@@ -32,8 +32,7 @@ class FusedBlockCopy(BlockCacheCopy):
         """Upload the ids without waiting, and copy."""
         for completion in after:
             completion.wait()
-        ids = upload_ids(self._device, pairs.src, pairs.dst)
-        launch_copy(self._table, ids, current_stream(self._device))
+        copy_host_pairs(self._table, pairs.src, pairs.dst, current_stream(self._device))
         return completion_of_current_stream(self._device)
 
     def on_device(self, ids: Tensor) -> None:

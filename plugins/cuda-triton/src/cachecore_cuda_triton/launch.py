@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -11,9 +12,20 @@ import triton
 from torch import Tensor
 
 from cachecore_cuda_triton.kernels import NUM_WARPS, TILE_NBYTES, copy_few, copy_tiles, zero_tiles
+from cachecore_cuda_triton.submission import IdRing, id_ring
 from cachecore_cuda_triton.tiles import TileTable
 
-__all__ = ["current_stream", "launch_copy", "launch_copy_few", "launch_zero", "upload_ids"]
+__all__ = [
+    "copy_host_pairs",
+    "current_stream",
+    "launch_copy",
+    "launch_copy_at",
+    "launch_copy_few",
+    "launch_zero",
+    "on_stream",
+    "upload",
+    "upload_ids",
+]
 
 _MAX_AXIS_Y = 65535
 """Programs on grid axis y. Source: CUDA C++ Programming Guide, technical specifications table."""
@@ -34,11 +46,31 @@ def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, c
         copy_tiles[(count, table.num_tiles)](table.tiles, some[0], some[1], 0, WIDTHS=table.widths, TILE=TILE_NBYTES)
         return
     src = ids.data_ptr() + 8 * start
-    dst = src + 8 * num_pairs
+    launch_copy_at(table, src, src + 8 * num_pairs, count, stream)
+
+
+def launch_copy_at(table: TileTable, src_ids: int, dst_ids: int, count: int, stream: int) -> None:
+    """As :func:`launch_copy` with the device addresses of ``count`` sources and destinations."""
+    kernel = _compiled("copy", table.widths, table.device)
     for first in range(0, table.num_tiles, _MAX_AXIS_Y):
         kernel[count, min(_MAX_AXIS_Y, table.num_tiles - first), 1](
-            table.address, src, dst, first, table.widths, TILE_NBYTES, stream=stream
+            table.address, src_ids, dst_ids, first, table.widths, TILE_NBYTES, stream=stream
         )
+
+
+def copy_host_pairs(
+    table: TileTable, src: array[int], dst: array[int], stream: int, *, num_programs: int | None = None
+) -> None:
+    """Upload ``array('q')`` ids without waiting, and copy; with ``num_programs`` as :func:`launch_copy_few` does."""
+    if table.device.type == "cuda" and table.num_tiles and num_programs is None:
+        ids = upload(table.device, stream, src, dst)
+        launch_copy_at(table, ids.address, ids.address + 8 * len(src), len(src), stream)
+        ids.release(stream)
+    elif num_programs is None:
+        launch_copy(table, upload_ids(table.device, src, dst), stream)
+    else:
+        with on_stream(table.device, stream):
+            launch_copy_few(table, upload_ids(table.device, src, dst), stream, num_programs=num_programs)
 
 
 def launch_copy_few(table: TileTable, ids: Tensor, stream: int, *, num_programs: int) -> None:
@@ -85,6 +117,39 @@ def _compiled(which: str, widths: int, device: torch.device) -> Any:
             # Above 32 bits, so that it is compiled for 64.
             return copy_few.warmup(some, some, some, 1, 1 << 40, **options)
         return zero_tiles.warmup(some, some, 0, **options)
+
+
+class Upload:
+    """Ids on their way to ``address``; say :meth:`release` once the work that reads them is queued."""
+
+    __slots__ = ("_held", "_ring", "_slot", "address")
+
+    def __init__(self, address: int, ring: IdRing | None, slot: int, held: Tensor | None) -> None:
+        self.address = address
+        self._ring, self._slot, self._held = ring, slot, held
+
+    def release(self, stream: int) -> None:
+        """What is queued on ``stream`` by now is the last that reads them."""
+        if self._ring is not None:
+            self._ring.release(self._slot, stream)
+
+
+def upload(device: torch.device, stream: int, *rows: array[int]) -> Upload:
+    """Equally long rows of host ids on the device, one after another, queued on ``stream`` without waiting."""
+    ring = id_ring(device)
+    found = ring.upload(stream, *rows)
+    if found is not None:
+        return Upload(found[1], ring, found[0], None)
+    with on_stream(device, stream):  # many ids, or many uploads under way
+        ids = upload_ids(device, *rows)
+    return Upload(ids.data_ptr(), None, 0, ids)
+
+
+def on_stream(device: torch.device, stream: int) -> AbstractContextManager[object]:
+    """Makes the stream with this handle the current one of torch."""
+    if stream == current_stream(device):
+        return nullcontext()
+    return torch.cuda.stream(torch.cuda.ExternalStream(stream, device=device))
 
 
 def upload_ids(device: torch.device, *rows: array[int]) -> Tensor:

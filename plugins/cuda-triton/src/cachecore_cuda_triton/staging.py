@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
-__all__ = ["SLOT_NBYTES", "StagingRing", "staging_ring"]
+from cachecore_cuda_triton.submission import make_event
+
+__all__ = ["NUM_SLOTS", "SLOT_NBYTES", "StagingRing", "staging_ring"]
 
 SLOT_NBYTES = 64 << 20
-"""Bytes of one slot: with 32 MiB a copy engine is busy for 0.6 ms, far longer than queuing the next chunk takes."""
+"""Bytes of one slot: what a swap of any size keeps the link busy with. Measured: see ``NOTES.md``."""
 
 NUM_SLOTS = 4
+"""A quarter of a swap each: beside a model that fills every multiprocessor for a millisecond, a kernel runs seldom."""
 
 
 class StagingRing:
     """Slots that a kernel fills and a copy engine empties, or the other way round.
 
-    ``kernels`` and ``engines`` are the streams of the two; they meet in events, never on the host.
+    ``kernels`` and ``engines`` are the streams of the two; they meet in events (driver handles), never on
+    the host. ``generation`` counts up when the slots have moved: what holds their addresses is void then.
     """
 
     def __init__(self, device: torch.device, *, slot_nbytes: int) -> None:
         self.device = device
         self.kernels: torch.cuda.Stream = torch.cuda.Stream(device, priority=-5)
         self.engines: torch.cuda.Stream = torch.cuda.Stream(device, priority=-5)
+        with torch.cuda.device(device):
+            self.came, *events = [make_event() for _ in range(1 + 2 * NUM_SLOTS)]
+        self.free, self.full = events[:NUM_SLOTS], events[NUM_SLOTS:]
         self.slots: list[Tensor] = []
-        self.free: list[torch.cuda.Event] = []
-        self.full: list[torch.cuda.Event] = []
+        self.generation = 0
         self.turn = 0
         self.grow(slot_nbytes)
 
@@ -37,10 +41,11 @@ class StagingRing:
             return
         self.kernels.synchronize()
         self.engines.synchronize()
+        self.slots.clear()  # before the larger ones are taken
         with torch.inference_mode(False):
             self.slots = [torch.empty(slot_nbytes, dtype=torch.uint8, device=self.device) for _ in range(NUM_SLOTS)]
-        self.free = [torch.cuda.Event() for _ in range(NUM_SLOTS)]
-        self.full = [torch.cuda.Event() for _ in range(NUM_SLOTS)]
+        torch.cuda.current_stream(self.device).synchronize()  # what had this memory before is done with it
+        self.generation += 1
 
     @property
     def nbytes(self) -> int:
@@ -53,12 +58,12 @@ class StagingRing:
         return turn
 
 
-_rings: dict[tuple[torch.device, str], Any] = {}
+_rings: dict[tuple[torch.device, str], StagingRing] = {}
 
 
 def staging_ring(device: torch.device, direction: str, block_nbytes: int) -> StagingRing:
     """The ring of one device and direction, with slots that hold a block at least."""
-    ring: StagingRing | None = _rings.get((device, direction))
+    ring = _rings.get((device, direction))
     if ring is None:
         ring = _rings[device, direction] = StagingRing(device, slot_nbytes=max(SLOT_NBYTES, block_nbytes))
     ring.grow(block_nbytes)

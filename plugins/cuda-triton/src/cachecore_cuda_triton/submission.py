@@ -1,7 +1,6 @@
-"""Work queued on a stream by plain driver calls: no allocation, no Python but what fills in the arguments.
+"""Uploads and events queued by plain driver calls, which cost half of what torch's do: no allocation, no new objects.
 
-A launch through Triton costs 10 to 20 µs of CPU, an upload through torch's page-locked allocator 40; the
-driver's own calls cost 2 to 4. What they need (a compiled kernel, page-locked slots, events) is made once.
+What they need (page-locked slots, events) is made once. Measured: ``NOTES.md``.
 """
 
 from __future__ import annotations
@@ -10,54 +9,19 @@ import ctypes
 import sys
 from array import array
 from functools import cache
-from typing import Any
+from threading import Lock
 
 import torch
 
 from cachecore import EngineStateError
 
-__all__ = ["IdRing", "KernelLauncher", "id_ring", "make_event", "record", "wait"]
+__all__ = ["IdRing", "id_ring", "make_event", "record", "wait"]
 
 _NO_TIMING = 2
 """``CU_EVENT_DISABLE_TIMING``."""
 
 _SLOTS, _SLOT_IDS = 64, 4096
 """Uploads under way at once, and ids of one: 2 MiB on each side."""
-
-
-class KernelLauncher:
-    """A kernel that Triton compiled, launched by ``cuLaunchKernel``; its arguments are integers and addresses.
-
-    ``num_arguments`` counts those that are no compile-time constants. Not for several threads at once.
-    """
-
-    __slots__ = ("_arguments", "_count", "_function", "_launch", "_pointers", "_shared", "_threads", "device")
-
-    def __init__(self, compiled: Any, num_arguments: int, device: torch.device) -> None:
-        loaded = compiled.run is not None  # asking for it loads the kernel into the current context
-        if not loaded or compiled.metadata.global_scratch_size or compiled.metadata.profile_scratch_size:
-            raise EngineStateError(f"kernel {compiled.metadata.name!r} cannot be launched directly: it wants scratch")
-        self.device = device
-        self._function: int = compiled.function
-        self._threads: int = compiled.metadata.num_warps * compiled.metadata.warp_size
-        self._shared: int = compiled.metadata.shared
-        self._count = num_arguments
-        # Triton's own two arguments, addresses of scratch memory that is not needed, follow and stay zero.
-        self._arguments = (ctypes.c_uint64 * (num_arguments + 2))()
-        start = ctypes.addressof(self._arguments)
-        self._pointers = (ctypes.c_void_p * (num_arguments + 2))(*(start + 8 * at for at in range(num_arguments + 2)))
-        self._launch = _driver().cuLaunchKernel
-
-    def __call__(self, grid_x: int, grid_y: int, stream: int, *arguments: int) -> None:
-        """Queue ``grid_x * grid_y`` programs on ``stream``."""
-        self._arguments[: self._count] = arguments
-        launch = self._launch, self._function, grid_x, grid_y, 1, self._threads, 1, 1, self._shared, stream
-        code = launch[0](*launch[1:], self._pointers, None)
-        if code:  # another device is current, or this thread has used none yet
-            with torch.cuda.device(self.device):
-                torch.cuda.current_stream(self.device).query()
-                code = launch[0](*launch[1:], self._pointers, None)
-            _check(code, "cuLaunchKernel")
 
 
 class IdRing:
@@ -69,6 +33,7 @@ class IdRing:
             self._ids = torch.empty((_SLOTS, _SLOT_IDS), dtype=torch.int64, device=device)
         self._events = [make_event() for _ in range(_SLOTS)]
         self._turn = 0
+        self._lock = Lock()
         self._upload = _driver().cuMemcpyHtoDAsync_v2
         self._done = _driver().cuEventQuery
 
@@ -79,9 +44,10 @@ class IdRing:
         another way then. Call :meth:`release` once the work that reads them is queued.
         """
         nbytes = 8 * len(rows[0])
-        if nbytes * len(rows) > 8 * _SLOT_IDS or self._done(self._events[self._turn]):
-            return None
-        slot, self._turn = self._turn, (self._turn + 1) % _SLOTS
+        with self._lock:
+            if nbytes * len(rows) > 8 * _SLOT_IDS or self._done(self._events[self._turn]):
+                return None
+            slot, self._turn = self._turn, (self._turn + 1) % _SLOTS
         at = self._host.data_ptr() + 8 * _SLOT_IDS * slot
         for number, row in enumerate(rows):
             ctypes.memmove(at + number * nbytes, row.buffer_info()[0], nbytes)
@@ -126,7 +92,6 @@ def _driver() -> ctypes.CDLL:
     except OSError as error:
         raise EngineStateError(f"the CUDA driver library {name} cannot be loaded: {error}") from error
     handle, word, count = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
-    driver.cuLaunchKernel.argtypes = (handle, *[word] * 7, handle, handle, handle)
     driver.cuMemcpyHtoDAsync_v2.argtypes = (ctypes.c_uint64, handle, count, handle)
     driver.cuEventCreate.argtypes = (handle, word)
     driver.cuEventRecord.argtypes = (handle, handle)
