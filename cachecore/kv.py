@@ -40,8 +40,9 @@ class KvCacheConfig:
 
     ``layers`` are global layer ids, or a count. ``num_kv_heads`` counts the model's heads, over all
     ranks. With ``latent_dim`` the layers are MLA: one latent of ``latent_dim + rope_dim`` elements a
-    token on every rank, no V. ``sparse_mla`` marks a model with an index top-k: its fp8 policy means
-    the 656-byte ``fp8_ds_mla`` latent, and any other quantisation is refused.
+    token on every rank, no V; fp8 policies store each element in a byte. ``sparse_mla`` marks a model
+    with an index top-k: its fp8 policy means the 656-byte ``fp8_ds_mla`` latent, and any other
+    quantisation is refused.
     """
 
     layers: int | Sequence[int]
@@ -90,9 +91,11 @@ class KvCacheConfig:
             return policy
         if policy in ("none", "fp8_ds_mla"):
             return policy
-        if self.sparse_mla and policy == "fp8":
+        if policy == "fp8" and self.sparse_mla:
             return "fp8_ds_mla"
-        hint = "none, fp8" if self.sparse_mla else "none, fp8_ds_mla"
+        if policy in ("fp8", "fp8_e5m2") and not self.sparse_mla:
+            return policy
+        hint = "none, fp8" if self.sparse_mla else "none, fp8, fp8_e5m2, fp8_ds_mla"
         raise PlanError(
             f"quant_policy {policy!r} cannot hold an MLA latent; expected one of {hint}", quant_policy=policy
         )

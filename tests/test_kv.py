@@ -115,11 +115,21 @@ def test_fp8_ds_mla_is_656_bytes_a_token(more):
     assert v.page_nbytes == 0
 
 
-@pytest.mark.parametrize("policy", ["fp8", "fp8_e5m2", "int8", "int4", "turbo_quant"])
-def test_a_dense_latent_takes_no_generic_quantisation(policy):
+@pytest.mark.parametrize(
+    ("policy", "dtype", "fmt"), [("fp8", "float8_e4m3fn", "fp8"), ("fp8_e5m2", "float8_e5m2", "fp8_e5m2")]
+)
+def test_a_dense_latent_in_generic_fp8_keeps_its_width(policy, dtype, fmt):
     # W27: the dtype resolved to the generic policy, the shape to 656.
+    k, v = kv_specs(mla(quant_policy=policy), GEOMETRY, POLICY)
+
+    assert (k.shape, k.dtype, k.format) == ((16, 1, 576), dtype, fmt)  # 512 + 64 elements of a byte each
+    assert (v.shape, v.dtype, v.page_nbytes) == ((16, 1, 0), dtype, 0)
+
+
+@pytest.mark.parametrize("policy", ["int8", "int4", "turbo_quant"])
+def test_a_dense_latent_takes_no_scales_beside_it(policy):
     with pytest.raises(
-        PlanError, match=f"quant_policy '{policy}' cannot hold an MLA latent; expected one of none, fp8_ds"
+        PlanError, match=f"quant_policy '{policy}' cannot hold an MLA latent; expected one of none, fp8, fp8_e5m2, fp8_"
     ):
         mla(quant_policy=policy)
 
