@@ -198,9 +198,9 @@ def _splits(device: torch.device, num_programs: int, max_tokens: int) -> int:
 
 
 def _tiling(row_nbytes: int) -> DecodeTiling:
-    """As large as two tiles of keys and values fit in the shared memory of every device since sm_80."""
+    """Measured best for heads of 256 bytes (``NOTES.md``); for longer ones what fits every device since sm_80."""
     if row_nbytes <= 256:
-        return DecodeTiling(64, 4, 3)
+        return DecodeTiling(128, 4, 2)
     return DecodeTiling(32, 4, 2)
 
 
