@@ -10,7 +10,7 @@ from torch import Tensor
 from cachecore import BlockCacheCopy, BlockPairs, BlockPairsError, Completion, CopyContext
 from cachecore_torch_default.backend import TorchBackend
 from cachecore_torch_default.completion import completion_of_current_stream
-from cachecore_torch_default.segments import fold_segments, group_tensors
+from cachecore_torch_default.segments import fold_segments, group_tensors, part_segments
 from cachecore_torch_default.tensors import ids_on
 
 __all__ = ["WORKSPACE_NBYTES", "GatherScatterCopy", "check_device_ids", "copy_words", "copy_words_of"]
@@ -34,10 +34,11 @@ class GatherScatterCopy(BlockCacheCopy):
         counts = (context.num_src_blocks, context.num_dst_blocks)
         self.device: torch.device = context.dst.pools[0].device if context.dst.pools else torch.device("cpu")
         self._groups: list[tuple[Tensor, Tensor, int]] = []
-        for group in fold_segments(context.segments):
+        parts = part_segments(context.segments, WORKSPACE_NBYTES)
+        for group in (group for part in parts for group in fold_segments(part)):
             src, dst = context.src.pools[group.src_pool], context.dst.pools[group.dst_pool]
             tensors = group_tensors(group, src, dst, counts, words)
-            self._groups.append((*tensors, max(1, WORKSPACE_NBYTES // group.block_nbytes)))
+            self._groups.append((*tensors, WORKSPACE_NBYTES // group.block_nbytes))
 
     def __call__(self, pairs: BlockPairs, after: Sequence[Completion] = ()) -> Completion:
         """Copy on the caller's current stream."""
@@ -62,8 +63,8 @@ class GatherScatterCopy(BlockCacheCopy):
         num_pairs = src_ids.numel()
         for src, dst, step in self._groups:
             for start in range(0, num_pairs, step):
-                gathered = src.index_select(0, src_ids[start : start + step])
-                dst.index_copy_(0, dst_ids[start : start + step], gathered)
+                # Unnamed, so that it is gone before the next one is taken.
+                dst.index_copy_(0, dst_ids[start : start + step], src.index_select(0, src_ids[start : start + step]))
 
 
 def copy_words(context: CopyContext) -> dict[int, torch.dtype]:

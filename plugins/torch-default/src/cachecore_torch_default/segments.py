@@ -6,7 +6,7 @@ one length fold into one :class:`SegmentGroup`, so that a block costs one view a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from math import gcd
 from typing import NamedTuple
@@ -16,7 +16,15 @@ from torch import Tensor
 
 from cachecore import CopySegment
 
-__all__ = ["GroupDim", "SegmentGroup", "fold_segments", "group_tensors", "group_word_nbytes", "word_tensor"]
+__all__ = [
+    "GroupDim",
+    "SegmentGroup",
+    "fold_segments",
+    "group_tensors",
+    "group_word_nbytes",
+    "part_segments",
+    "word_tensor",
+]
 
 
 class GroupDim(NamedTuple):
@@ -64,6 +72,38 @@ def fold_segments(segments: Sequence[CopySegment]) -> tuple[SegmentGroup, ...]:
         if len(folded) == len(groups):
             return tuple(folded)
         groups = folded
+
+
+def part_segments(segments: Sequence[CopySegment], most_nbytes: int) -> tuple[tuple[CopySegment, ...], ...]:
+    """Deal a block's runs out to parts of at most ``most_nbytes`` (a multiple of 16) each; longer runs are cut.
+
+    What takes a temporary as large as what it moves stays bounded so, however large a block is.
+    """
+    parts: list[list[CopySegment]] = [[]]
+    room = most_nbytes
+    for segment in segments:
+        for piece in _pieces(segment, most_nbytes):
+            nbytes = piece.nbytes * piece.num_pages
+            if nbytes > room:
+                parts.append([])
+                room = most_nbytes
+            parts[-1].append(piece)
+            room -= nbytes
+    return tuple(map(tuple, parts))
+
+
+def _pieces(segment: CopySegment, most_nbytes: int) -> Iterator[CopySegment]:
+    if segment.nbytes * segment.num_pages <= most_nbytes:
+        yield segment
+        return
+    for page in range(segment.num_pages):
+        for start in range(0, segment.nbytes, most_nbytes):
+            yield segment._replace(
+                src_start=segment.src_start + page * segment.src_page_stride + start,
+                dst_start=segment.dst_start + page * segment.dst_page_stride + start,
+                nbytes=min(most_nbytes, segment.nbytes - start),
+                num_pages=1,
+            )
 
 
 def group_word_nbytes(group: SegmentGroup, src_offset: int, dst_offset: int, widest: int = 8) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, Completion, CopyContext, CopySegment
 from cachecore_torch_default.block_copy import WORKSPACE_NBYTES, copy_words
 from cachecore_torch_default.completion import completion_of_stream, has_streams
-from cachecore_torch_default.segments import SegmentGroup, fold_segments, group_word_nbytes, word_tensor
+from cachecore_torch_default.segments import SegmentGroup, fold_segments, group_word_nbytes, part_segments, word_tensor
 from cachecore_torch_default.tensors import ids_on, synchronize
 
 __all__ = ["HostRun", "StagedSwap", "stage_segments"]
@@ -66,6 +66,18 @@ def stage_segments(
     )
 
 
+class _Part(NamedTuple):
+    """What one filling of the staging area carries of each block: all of it, unless a block is very large.
+
+    ``step`` counts the blocks whose staging rows of ``row_nbytes`` fit at once.
+    """
+
+    groups: tuple[tuple[SegmentGroup, Tensor, torch.dtype], ...]
+    runs: tuple[HostRun, ...]
+    row_nbytes: int
+    step: int
+
+
 class StagedSwap(BlockCacheCopy):
     """Device to host or back, through a bounded staging area on the device.
 
@@ -80,19 +92,22 @@ class StagedSwap(BlockCacheCopy):
         self._host_is_src = host_is_src
         host, device = (context.src, context.dst) if host_is_src else (context.dst, context.src)
         num_blocks = context.num_dst_blocks if host_is_src else context.num_src_blocks
-        segments, self._runs, self._row = stage_segments(context.segments, host_is_src=host_is_src)
         self._device: torch.device = device.pools[0].device if device.pools else torch.device("cpu")
         self._host = [pool.view(-1) for pool in host.pools]
-        # Half for the staging rows, half for what one group's gather takes beside them.
-        self._step = max(1, WORKSPACE_NBYTES // 2 // max(1, self._row))
         words = copy_words(context)
-        self._groups: list[tuple[SegmentGroup, Tensor, torch.dtype]] = []
-        for group in fold_segments(segments):
-            pool = device.pools[group.src_pool]
-            word = words[group_word_nbytes(group, pool.storage_offset(), 0, max(words))]
-            dims = [(dim.num_steps, dim.src_stride) for dim in group.dims]
-            tensor = word_tensor(pool, group.src_start, num_blocks, group.src_block_stride, dims, group.nbytes, word)
-            self._groups.append((group, tensor, word))
+        self._parts: list[_Part] = []
+        for part in part_segments(context.segments, WORKSPACE_NBYTES // 4):
+            segments, runs, row_nbytes = stage_segments(part, host_is_src=host_is_src)
+            groups: list[tuple[SegmentGroup, Tensor, torch.dtype]] = []
+            for group in fold_segments(segments):
+                pool = device.pools[group.src_pool]
+                word = words[group_word_nbytes(group, pool.storage_offset(), 0, max(words))]
+                dims = [(dim.num_steps, dim.src_stride) for dim in group.dims]
+                at = group.src_start, num_blocks, group.src_block_stride
+                groups.append((group, word_tensor(pool, *at, dims, group.nbytes, word), word))
+            # Half for the staging rows, half for what one group's gather takes beside them.
+            step = WORKSPACE_NBYTES // 2 // max(1, row_nbytes)
+            self._parts.append(_Part(tuple(groups), runs, row_nbytes, step))
         self._stream: Any = None
         if has_streams(self._device):
             self._stream = torch.get_device_module(self._device).Stream(device=self._device)
@@ -118,9 +133,15 @@ class StagedSwap(BlockCacheCopy):
         ordered = sorted(pairs, key=lambda pair: pair[0] if self._host_is_src else pair[1])
         host_ids = [src if self._host_is_src else dst for src, dst in ordered]
         device_ids = ids_on(self._device, array("q", [dst if self._host_is_src else src for src, dst in ordered]))[0]
-        rows = min(self._step, len(ordered))
+        nbytes = max(min(part.step, len(ordered)) * part.row_nbytes for part in self._parts)
         with torch.inference_mode(False):
-            staging = torch.empty(rows * self._row, dtype=torch.uint8, device=self._device)
+            staging = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+        for part in self._parts:
+            self._swap_part(part, host_ids, device_ids, staging)
+        return staging, device_ids
+
+    def _swap_part(self, part: _Part, host_ids: Sequence[int], device_ids: Tensor, staging: Tensor) -> None:
+        rows = min(part.step, len(host_ids))
         staged = [
             word_tensor(
                 staging,
@@ -131,28 +152,27 @@ class StagedSwap(BlockCacheCopy):
                 group.nbytes,
                 word,
             )
-            for group, _, word in self._groups
+            for group, _, word in part.groups
         ]
-        for start in range(0, len(ordered), rows):
+        for start in range(0, len(host_ids), rows):
             hosts, ids = host_ids[start : start + rows], device_ids[start : start + rows]
             if self._host_is_src:
-                self._carry(hosts, staging)
-                for (_, tensor, _), rows_of in zip(self._groups, staged, strict=True):
+                self._carry(part, hosts, staging)
+                for (_, tensor, _), rows_of in zip(part.groups, staged, strict=True):
                     tensor.index_copy_(0, ids, rows_of[: len(hosts)])
             else:
-                for (_, tensor, _), rows_of in zip(self._groups, staged, strict=True):
+                for (_, tensor, _), rows_of in zip(part.groups, staged, strict=True):
                     rows_of[: len(hosts)].copy_(tensor.index_select(0, ids))
-                self._carry(hosts, staging)
-        return staging, device_ids
+                self._carry(part, hosts, staging)
 
-    def _carry(self, host_ids: Sequence[int], staging: Tensor) -> None:
+    def _carry(self, part: _Part, host_ids: Sequence[int], staging: Tensor) -> None:
         """Move staging rows to or from their host blocks, neighbours in one transfer where they adjoin."""
-        for run in self._runs:
-            dense = run.nbytes == run.block_stride == self._row
+        for run in part.runs:
+            dense = run.nbytes == run.block_stride == part.row_nbytes
             for at, block, count in _neighbours(host_ids) if dense else ((i, b, 1) for i, b in enumerate(host_ids)):
                 first = run.start + block * run.block_stride
                 host = self._host[run.pool][first : first + count * run.nbytes]
-                row = at * self._row + run.offset
+                row = at * part.row_nbytes + run.offset
                 device = staging[row : row + count * run.nbytes]
                 dst, src = (device, host) if self._host_is_src else (host, device)
                 dst.copy_(src, non_blocking=True)
