@@ -1,0 +1,164 @@
+"""``cachecore check`` and the pytest plugin, as a vendor uses them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from importlib.metadata import entry_points
+
+import pytest
+from installed import install
+
+from cachecore.cli import main
+from cachecore.testing import LEVELS
+
+WRONG = """
+    from cachecore import BackendInfo, ByteBackend, StandardLayoutPolicy, hookimpl
+
+    class Backend(ByteBackend):
+        name = "wrong"
+
+        def read(self, allocation, pool, offset, nbytes):
+            return super().read(allocation, pool, offset, nbytes)[:-1]
+
+    @hookimpl
+    def cachecore_register_backends():
+        probe = lambda device: None if device.index is None else "there is one"
+        return [BackendInfo("wrong", ("sim",), 50, probe, StandardLayoutPolicy, Backend)]
+"""
+
+OWN_BACKEND = """
+from conformance.mutant import byte_subject
+import pytest
+from cachecore.testing.test_conformance import test_conformance
+
+@pytest.fixture(scope="session")
+def cachecore_subject():
+    return byte_subject()
+"""
+
+
+@pytest.fixture
+def wrong_backend(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugins", "cachecore_wrong", WRONG)))
+
+
+def run_pytest(*arguments, folder):
+    plugin = [] if entry_points(group="pytest11", name="cachecore") else ["-p", "cachecore.testing.pytest_plugin"]
+    paths = [*filter(None, sys.path)]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugin, *arguments]
+    code = f"import sys; sys.path[:0] = {paths!r}; import pytest; sys.exit(pytest.main({command[3:]!r}))"
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, timeout=120, check=False
+    )
+
+
+def test_a_right_backend_exits_with_0_and_shows_every_level(capsys):
+    code = main(["check", "bytes", "--level", "golden", "--level", "order"])
+
+    printed = capsys.readouterr()
+    assert code == 0
+    assert "golden        pass" in printed.out
+    assert "order         skipped" in printed.out
+    assert printed.err.splitlines() == ["cachecore: checking golden", "cachecore: checking order"]
+
+
+def test_a_wrong_backend_exits_with_1_and_names_the_fault(wrong_backend, capsys):
+    code = main(["check", "wrong", "--level", "memory"])
+
+    printed = capsys.readouterr().out
+    assert code == 1
+    assert "FAIL memory/every-byte[kv]\n  read() of all of pool 0: expected " in printed
+    assert "read() drops the tail" in printed
+
+
+def test_the_report_is_what_json_prints(wrong_backend, capsys, tmp_path):
+    code = main(["check", "wrong", "--level", "memory", "--json", "--report", str(tmp_path / "report.json")])
+
+    printed, written = json.loads(capsys.readouterr().out), json.loads((tmp_path / "report.json").read_text())
+    assert code == 1
+    assert printed == written
+    assert (written["status"], written["distribution"], written["distribution_version"]) == (
+        "fail",
+        "cachecore-wrong",
+        "1.0",
+    )
+    failed = [check for level in written["levels"] for check in level["checks"] if check["status"] == "fail"]
+    assert "read() drops the tail" in failed[0]["told"]
+
+
+def test_no_such_backend_exits_with_2(capsys):
+    assert main(["check", "nothing"]) == 2
+    assert "no installed plugin announces backend 'nothing'" in capsys.readouterr().err
+
+
+def test_a_device_that_is_not_here_exits_with_2_and_says_what_can_be_checked(wrong_backend, capsys):
+    code = main(["check", "wrong", "--device", "sim:3", "--level", "golden", "--level", "views"])
+
+    printed = capsys.readouterr()
+    assert code == 2
+    assert "wrong does not serve sim:3 here (there is one)" in printed.err
+    assert "name the levels that need none" in printed.err
+    assert "golden        pass" in printed.out
+
+
+def test_levels_without_a_device_exit_with_0_where_it_is_not(wrong_backend):
+    assert main(["check", "wrong", "--device", "sim:3", "--level", "layout"]) == 0
+
+
+@pytest.mark.parametrize("arguments", [["check"], ["check", "bytes", "--level", "speed"]], ids=["no-name", "no-level"])
+def test_wrong_usage_exits_with_2(arguments, capsys):
+    with pytest.raises(SystemExit) as exited:
+        main(arguments)
+
+    assert exited.value.code == 2
+    assert "usage: cachecore check" in capsys.readouterr().err
+
+
+def test_list_names_every_level_and_checks_nothing(capsys):
+    assert main(["check", "--list"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines if not line.startswith(" ")] == list(LEVELS)
+    assert any("far-offsets" in line for line in lines)
+
+
+def test_list_as_json(capsys):
+    assert main(["check", "--list", "--json", "--level", "swap"]) == 0
+
+    (level,) = json.loads(capsys.readouterr().out)
+    assert level["level"] == "swap"
+    assert "round-trip" in level["checks"]
+
+
+def test_the_kit_runs_as_tests(tmp_path):
+    done = run_pytest(
+        "--pyargs", "cachecore.testing", "--cachecore-backend", "bytes", "--cachecore-level", "golden", folder=tmp_path
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "15 passed" in done.stdout
+
+
+def test_without_a_backend_the_tests_say_how_to_name_one(tmp_path):
+    done = run_pytest("--pyargs", "cachecore.testing", folder=tmp_path)
+
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "name the backend with --cachecore-backend" in done.stdout + done.stderr
+
+
+def test_an_unknown_level_is_a_usage_error(tmp_path):
+    done = run_pytest("--pyargs", "cachecore.testing", "--cachecore-level", "speed", folder=tmp_path)
+
+    assert done.returncode != 0
+    assert "level 'speed' does not exist" in done.stdout
+
+
+def test_a_vendor_may_give_a_subject_of_its_own(tmp_path):
+    (tmp_path / "test_mine.py").write_text(OWN_BACKEND, encoding="utf-8")
+
+    done = run_pytest("test_mine.py", "--cachecore-level", "states", folder=tmp_path)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "8 passed" in done.stdout
