@@ -12,6 +12,10 @@ Contents = Sequence[bytes | bytearray]
 Pairs = Sequence[tuple[int, int]]
 
 
+_NEAR_NBYTES = 64
+"""A write that ends so close behind a row was meant for it."""
+
+
 def copy_cause(
     src: Places,
     dst: Places,
@@ -28,6 +32,11 @@ def copy_cause(
     got, old = _bytes(found, to), _bytes(target, to)
     want = _bytes(source, src.payload(spec, row, src_block, page))
     if got == old:
+        named = {dst_block for _, dst_block in pairs}
+        for other in range(dst.num_entries // dst.entries_per_block):
+            at = dst.payload(spec, row, other, page)
+            if other not in named and _bytes(found, at) == want != _bytes(target, at):
+                return f"it landed in block {other}: destination ids are off by {other - block}"
         return _nothing_arrived(src, dst, source, target, found, pairs)
     same = next(at for at in range(len(want)) if want[at] != got[at])
     if got[same:] == old[same:]:
@@ -77,12 +86,21 @@ def stray_cause(src: Places, dst: Places, source: Contents, found: Contents, poo
     for src_block, dst_block in pairs:
         if got == _bytes(source, src.payload(spec, row, src_block, page)):
             off = block - dst_block
-            return f"block {src_block} landed in block {block} instead of {dst_block}: destination ids are off by {off}"
+            return (
+                f"block {src_block} landed in block {block} instead of {dst_block}: destination ids are off by {off}, "
+                "or a stride of the wrong axis"
+            )
         if src is dst and block == src_block and got == _bytes(source, dst.payload(spec, row, dst_block, page)):
             return f"source block {src_block} holds what block {dst_block} held: the copy went the other way"
-    if block - 1 in {dst_block for _, dst_block in pairs}:
-        return "a write ran past the end of the block before: a length rounded up to whole words, or a wrong count"
+    ends = {at.start + at.nbytes for _, to in pairs for part in dst.parts if (at := _part(dst, part, to)).pool == pool}
+    if any(end <= byte < end + _NEAR_NBYTES for end in ends):
+        return "a write ran past the end of its row: a length rounded up to whole words, or a wrong count"
     return "a write to a wrong address: a stride of the wrong axis (entries and outer mixed up), or a wrong pool"
+
+
+def _part(places: Places, part: tuple[int, int, int], block: int) -> Payload:
+    spec, row, page = part
+    return places.payload(spec, row, block, page)
 
 
 def _bytes(contents: Contents, at: Payload) -> bytes:

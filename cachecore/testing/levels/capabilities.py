@@ -51,7 +51,7 @@ def device_ids(subject: Subject) -> str | None:
                     "copy_blocks_on_device()",
                     expected="a copy, as device_ids is declared",
                     found=str(error),
-                    cause="a capability declared for another copy record",
+                    cause="the copy that was chosen has no on_device(), or the capability is another record's",
                 ) from error
             check_same("memory after device-resident ids were refused", places, before, dump(backend, allocation))
             return "refuses"

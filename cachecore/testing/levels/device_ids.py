@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from cachecore.errors import EngineStateError
 from cachecore.testing.checks import Check, check
 from cachecore.testing.contents import check_copy, dump, fill
 from cachecore.testing.faults import Fault
@@ -27,7 +28,15 @@ def _copies(subject: Subject, case: BlockCase, batches: Sequence[Pairs]) -> str 
         for pairs in batches:
             ids = adapter.device_ids(pairs, subject.device)
             before = fill(subject.backend, allocation, 12)
-            engine.copy_blocks_on_device(ids)
+            try:
+                engine.copy_blocks_on_device(ids)
+            except EngineStateError as error:
+                raise Fault(
+                    "copy_blocks_on_device()",
+                    expected="a copy, as device_ids is declared",
+                    found=str(error),
+                    cause="the copy that was chosen has no on_device(), or the capability is another record's",
+                ) from error
             after = dump(subject.backend, allocation)
             real = [(src, dst) for src, dst in pairs if src >= 0 and dst >= 0]
             check_copy(f"copy with device-resident ids {list(pairs)}", places, places, before, before, after, real)

@@ -25,7 +25,7 @@ __all__ = ["CHECKS"]
 _FACTS = json.loads((files("cachecore.testing") / "golden.json").read_text(encoding="utf-8"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Golden:
     """One published shape and its bytes."""
 

@@ -149,6 +149,8 @@ def adopt(subject: Subject) -> str | None:
         raise Fault("owned of an adopted allocation", expected=False, found=True)
     written = fill(backend, allocation, 4)
     for after in ("writing", "free()"):
+        if after == "free()":
+            backend.free(allocation)
         start = 0
         for pool, data in enumerate(written):
             found = adapter.peek(buffer, start, len(data))
@@ -162,7 +164,6 @@ def adopt(subject: Subject) -> str | None:
                     cause="adopt() copied the buffer, or pools do not follow one another",
                 )
             start += len(data)
-        backend.free(allocation)
     return None
 
 

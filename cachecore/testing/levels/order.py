@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import time
+from typing import Any
 
 from cachecore.testing.arrays import Reader
 from cachecore.testing.checks import Check, check
 from cachecore.testing.faults import Fault
 from cachecore.testing.levels.copy import places_of
-from cachecore.testing.levels.order_bench import DELAY_S, ready_bench
+from cachecore.testing.levels.order_bench import DELAY_S, Bench, ready_bench
 from cachecore.testing.subject import Subject
 
 __all__ = ["CHECKS"]
+
+_ATTEMPTS = 3
+"""A busy machine may keep the host once; a wrong backend keeps it each time."""
+
+_HOST_S = DELAY_S * 0.8
+"""A host that was not kept takes microseconds."""
 
 _NO_WAIT = "no wait_event() between the caller's stream and the stream that copies, or ids read on the host too early"
 
@@ -99,28 +106,32 @@ def done_means_done(subject: Subject) -> str | None:
     """A completion is not done while what it stands for waits, and the host is not kept meanwhile."""
     with ready_bench(subject) as bench:
         subject.need("async_copy")
-        bench.streams.delay(DELAY_S)
-        started = time.perf_counter()
-        work = bench.engine.swap_out([(1, 0)])
-        done, busy = work.done(), bench.engine.host_blocks_in_flight()
-        took = time.perf_counter() - started
-        if took > DELAY_S / 2:
-            raise Fault(
-                "the host's time in swap_out() behind delayed work",
-                expected="no wait: async_copy is declared",
-                found=f"{took * 1e3:.0f} ms of a delay of {DELAY_S * 1e3:.0f} ms",
-                cause="a synchronize() in the copy, pageable host memory, or ids uploaded from it",
-            )
-        if done or busy != {0}:
-            raise Fault(
-                "a swap that waits behind delayed work",
-                expected="done() False, and host block 0 in flight",
-                found=f"done() {done}, in flight {set(busy) or 'nothing'}",
-                cause="a completion made before the work was queued, or an event of the wrong stream",
-            )
-        work.synchronize()
-        if not work.done() or bench.engine.host_blocks_in_flight():
-            raise Fault("after synchronize()", expected="done() True, nothing in flight", found="still in flight")
+        for attempt in range(_ATTEMPTS):
+            bench.streams.delay(DELAY_S)
+            started = time.perf_counter()
+            work = bench.engine.swap_out([(1, 0)])
+            done, busy = work.done(), bench.engine.host_blocks_in_flight()
+            took = time.perf_counter() - started
+            work.synchronize()
+            if not work.done() or bench.engine.host_blocks_in_flight():
+                raise Fault("after synchronize()", expected="done() True, nothing in flight", found="still in flight")
+            if attempt < _ATTEMPTS - 1 and (took > _HOST_S or done or busy != {0}):
+                continue
+            if took > _HOST_S:
+                raise Fault(
+                    "the host's time in swap_out() behind delayed work",
+                    expected="no wait: async_copy is declared",
+                    found=f"{took * 1e3:.0f} ms of a delay of {DELAY_S * 1e3:.0f} ms",
+                    cause="a synchronize() in the copy, pageable host memory, or ids uploaded from it",
+                )
+            if done or busy != {0}:
+                raise Fault(
+                    "a swap that waits behind delayed work",
+                    expected="done() False, and host block 0 in flight",
+                    found=f"done() {done}, in flight {set(busy) or 'nothing'}",
+                    cause="a completion made before the work was queued, or an event of the wrong stream",
+                )
+            break
     return None
 
 
@@ -130,27 +141,8 @@ def wait_orders_a_stream(subject: Subject) -> str | None:
     with ready_bench(subject) as bench:
         side = bench.streams.new()
         for form in ("wait(stream)", "wait()"):
-            bench.put(3, 0x33)
-            bench.put_host(1, 0x66)
-            reader = bench.streams.reader(bench.view, 3)
-            bench.streams.delay(DELAY_S)
-            work = bench.engine.swap_in([(1, 3)])
-            started = time.perf_counter()
-            with bench.streams.on(side):
-                if form == "wait()":
-                    work.wait()
-                else:
-                    work.wait(side)
-                reader.queue()
-            took = time.perf_counter() - started
-            bench.streams.synchronize()
-            bench.expect(
-                f"a consumer on a stream that called {form}",
-                reader.result(),
-                0x66,
-                "wait() does nothing, or waits on an event recorded too early",
-            )
-            if took > DELAY_S / 2 and subject.reason_against("async_copy") is None:
+            took = min(_consume_after_wait(bench, side, form) for _ in range(_ATTEMPTS))
+            if took > _HOST_S and subject.reason_against("async_copy") is None:
                 raise Fault(
                     f"the host's time in {form}",
                     expected="no wait",
@@ -158,6 +150,27 @@ def wait_orders_a_stream(subject: Subject) -> str | None:
                     cause="wait() synchronises the host",
                 )
     return None
+
+
+def _consume_after_wait(bench: Bench, side: Any, form: str) -> float:
+    """Read on ``side`` what a delayed swap brings, after its completion; returns the host's time."""
+    bench.put(3, 0x33)
+    bench.put_host(1, 0x66)
+    reader = bench.streams.reader(bench.view, 3)
+    bench.streams.delay(DELAY_S)
+    work = bench.engine.swap_in([(1, 3)])
+    started = time.perf_counter()
+    with bench.streams.on(side):
+        if form == "wait()":
+            work.wait()
+        else:
+            work.wait(side)
+        reader.queue()
+    took = time.perf_counter() - started
+    bench.streams.synchronize()
+    cause = "wait() does nothing, or waits on an event recorded too early"
+    bench.expect(f"a consumer on a stream that called {form}", reader.result(), 0x66, cause)
+    return took
 
 
 @check("order", "swaps-of-one-host-block")
@@ -198,10 +211,11 @@ def read_in_turn(subject: Subject) -> str | None:
 
 @check("order", "close-waits")
 def close_waits(subject: Subject) -> str | None:
-    """Closing an engine waits for swaps in flight: their memory goes."""
+    """Closing an engine waits for swaps and copies in flight: their memory goes."""
     with ready_bench(subject) as bench:
         bench.streams.delay(DELAY_S)
         work = bench.engine.swap_out([(1, 0)])
+        bench.streams.delay(DELAY_S)
         copy = bench.engine.copy_blocks([(1, 2)])
         bench.engine.close()
         if not (work.done() and copy.done()):

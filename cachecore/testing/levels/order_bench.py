@@ -17,7 +17,7 @@ from cachecore.testing.subject import Subject
 
 __all__ = ["DELAY_S", "Bench", "ready_bench"]
 
-DELAY_S = 0.15
+DELAY_S = 0.2
 """Long against everything that the host does meanwhile."""
 
 _NUM_BLOCKS, _NUM_HOST_BLOCKS = 6, 4
@@ -89,12 +89,15 @@ def ready_bench(subject: Subject) -> Iterator[Bench]:
 
 
 def _check_delay(bench: Bench) -> None:
-    bench.put(0, 1)
-    write = bench.streams.writer(bench.view, 0, bench.data(2))
-    started = time.perf_counter()
-    bench.streams.delay(DELAY_S)
-    write()
-    queued = time.perf_counter() - started
-    bench.streams.synchronize()
-    if queued > DELAY_S / 2 or time.perf_counter() - started < DELAY_S / 2:
-        raise Skipped("queued work runs in the caller on this device, so nothing can overtake")
+    """Skip where a delay keeps the host; asked again, since a busy machine may have kept it."""
+    for _ in range(3):
+        bench.put(0, 1)
+        write = bench.streams.writer(bench.view, 0, bench.data(2))
+        started = time.perf_counter()
+        bench.streams.delay(DELAY_S)
+        write()
+        queued = time.perf_counter() - started
+        bench.streams.synchronize()
+        if queued < DELAY_S / 2 < time.perf_counter() - started:
+            return
+    raise Skipped("queued work runs in the caller on this device, so nothing can overtake")

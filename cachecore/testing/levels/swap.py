@@ -14,6 +14,7 @@ from cachecore.testing.faults import Skipped
 from cachecore.testing.levels.copy import places_of
 from cachecore.testing.samples import BLOCK_CASES, BlockCase, block_case
 from cachecore.testing.subject import Subject
+from cachecore.transfer import block_segments
 
 __all__ = ["CHECKS"]
 
@@ -82,8 +83,11 @@ def other_host_layouts(subject: Subject, case: HostKind) -> str | None:
 def many_runs(subject: Subject) -> str | None:
     """More runs than a descriptor table of 8,192 holds."""
     subject.need("byte_addressable")
-    plan, backend = subject.plan(block_case("rows-132-4-pages")), subject.backend
-    num = 1 + 8192 // (3 * 4)  # rows times pages
+    plan, backend = subject.plan(block_case("kv-4-pages")), subject.backend
+    runs = block_segments(
+        plan.layout, plan.num_entries(1), plan.host_layout, plan.num_entries(1, host=True), plan.pages_per_unit
+    )
+    num = 1 + 8192 // sum(run.num_pages for run in runs)
     pairs = [(block, num - 1 - block) for block in range(num)]
     with subject.open(plan, num, num) as engine:
         device, host = engine.allocation(), engine.allocation(host=True)
@@ -97,7 +101,7 @@ def many_runs(subject: Subject) -> str | None:
         back = [(dst, src) for src, dst in pairs]
         engine.swap_in(back).synchronize()
         check_copy("swap_in of many runs", there, here, moved, zeros, dump(backend, device), back)
-    return None
+    return f"{num * runs} runs"
 
 
 @check("swap", "no-pairs")
