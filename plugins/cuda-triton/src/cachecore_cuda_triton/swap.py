@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import sub
 
 import torch
 from cachecore_torch_default import completion_of_stream
@@ -27,7 +29,7 @@ from cachecore_cuda_triton.tiles import Run, TileTable, runs_of, tile_table
 
 __all__ = ["CudaSwap"]
 
-_NUM_CHUNKS = 4
+_NUM_CHUNKS = 3
 """Chunks of a swap at least, so that gathering or scattering one of them runs beside the link."""
 
 _CHUNK_NBYTES = 8 << 20
@@ -182,11 +184,11 @@ class CudaSwap(BlockCacheCopy):
         for run in self._host_runs:
             start = self._slots[slot] + run.offset
             first = self._host_bases[run.pool] + run.start
-            if run.nbytes == run.block_stride == row:
+            if run.nbytes == run.block_stride == row and 1 in map(sub, host_ids[1:], host_ids):
                 begins = [0, *(at for at in range(1, count) if host_ids[at] != host_ids[at - 1] + 1), count]
                 staging.extend([start + at * row for at in begins[:-1]])
                 host.extend([first + host_ids[at] * row for at in begins[:-1]])
-                nbytes.extend([(begins[at + 1] - begins[at]) * row for at in range(len(begins) - 1)])
+                nbytes.extend([(stop - at) * row for at, stop in pairwise(begins)])
                 continue
             staging.extend(range(start, start + count * row, row))
             host.extend([first + block * run.block_stride for block in host_ids])
