@@ -237,10 +237,14 @@ class BlockCacheCopy(ABC):
     """A copy bound to one pair of allocations.
 
     ``path`` names the way the bytes go, for stats and benchmarks; ``workspace_nbytes`` is the most
-    temporary memory it takes.
+    temporary memory it takes. A copy that chooses its way call by call updates ``path`` and
+    ``reason`` (why this way); ``slower`` is the reason when a faster way is there but cannot be
+    taken, and is counted as a fallback.
     """
 
     path: str = "unnamed"
+    reason: str = ""
+    slower: str | None = None
     workspace_nbytes: int = 0
 
     @abstractmethod

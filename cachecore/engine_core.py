@@ -12,7 +12,7 @@ from cachecore.engine_group import EngineGroup
 from cachecore.errors import CacheLookupError, EngineStateError, PlanError
 from cachecore.plan_set import CachePlanSet
 from cachecore.sizing import check_fit, counts_for, reserved_nbytes
-from cachecore.stats import EngineStats
+from cachecore.stats import CopyStats, EngineStats
 from cachecore.view import NamedCacheView, SpecViews
 
 __all__ = ["Counts", "GroupEngine", "open_groups"]
@@ -93,12 +93,7 @@ class GroupEngine(Generic[A]):
             str(self.device),
             groups,
             sum(copy.num_calls for _, copy in slow),
-            tuple(
-                f"group {name!r}, {copy.direction}: no block copy serves it ("
-                + ("; ".join(f"{record}: {why}" for record, why in copy.passed_over) or "none is installed")
-                + ")"
-                for name, copy in slow
-            ),
+            tuple(f"group {name!r}, {copy.direction}: {_why_slow(copy)}" for name, copy in slow),
         )
 
     def close(self) -> None:
@@ -113,7 +108,7 @@ class GroupEngine(Generic[A]):
         for group in self._groups.values():
             try:
                 group.free()
-            except Exception as error:  # noqa: BLE001  # every group is freed before the first failure is told
+            except BaseException as error:  # noqa: BLE001  # Ctrl-C too: every group is freed, then it is told
                 failed.append(error)
         if failed:
             raise failed[0]
@@ -159,3 +154,10 @@ def _check_memory(
         if device.type == host.type:
             free -= reserved_nbytes(plans, units)
         check_fit(plans, host_units, free, "the host", host=True)
+
+
+def _why_slow(copy: CopyStats) -> str:
+    if copy.reason:
+        return copy.reason
+    told = "; ".join(f"{record}: {why}" for record, why in copy.passed_over) or "none is installed"
+    return f"no block copy serves it ({told})"

@@ -10,7 +10,11 @@ __all__ = ["CopyStats", "EngineStats", "GroupStats"]
 
 @dataclass(slots=True)
 class CopyStats:
-    """One direction of one group. ``passed_over`` gives each better-ranked record's reason."""
+    """One direction of one group.
+
+    ``path`` is the way the last call took and ``reason`` why; ``passed_over`` gives each better-ranked
+    record's reason. ``fallback`` marks a slower way than there is.
+    """
 
     direction: str
     path: str
@@ -21,6 +25,7 @@ class CopyStats:
     workspace_nbytes: int
     num_calls: int = 0
     num_blocks: int = 0
+    reason: str = ""
 
     @property
     def nbytes(self) -> int:

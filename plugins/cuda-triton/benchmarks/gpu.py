@@ -17,7 +17,6 @@ import torch
 import triton
 import triton.language as tl
 from cachecore_cuda_triton import plugin as cuda_plugin
-from cachecore_cuda_triton.tiles import runs_of, tile_table
 from cachecore_torch_default import plugin as torch_plugin
 from cachecore_torch_default.bench import SCENARIOS
 from cachecore_torch_default.block_copy import GatherScatterCopy
@@ -30,39 +29,17 @@ RESULTS: list[dict] = []
 
 
 @triton.jit
-def bytewise(pool, ids, num_pairs, outer_stride, block_nbytes: tl.constexpr, TILE: tl.constexpr):
+def bytewise(pool, ids, num_pairs, outer_stride, block_nbytes: tl.constexpr, tile_nbytes: tl.constexpr):
     """One launch a pool, a byte a lane: what engines do today."""
     tile = tl.program_id(0).to(tl.int64)
     outer = tl.program_id(1).to(tl.int64)
     pair = tl.program_id(2)
     src = tl.load(ids + pair)
     dst = tl.load(ids + num_pairs + pair)
-    lane = tile * TILE + tl.arange(0, TILE)
+    lane = tile * tile_nbytes + tl.arange(0, tile_nbytes)
     mask = lane < block_nbytes
     base = pool + outer * outer_stride
     tl.store(base + dst * block_nbytes + lane, tl.load(base + src * block_nbytes + lane, mask=mask), mask=mask)
-
-
-@triton.jit(do_not_specialize_on_alignment=["src_ids", "dst_ids"])
-def hinted(
-    table, src_ids, dst_ids, TILE: tl.constexpr, LOAD: tl.constexpr, STORE: tl.constexpr, EVICT: tl.constexpr,
-    PAIRS_FIRST: tl.constexpr,
-):  # fmt: skip
-    """The fused kernel with cache hints and the other order of programs."""
-    tile = table + tl.program_id(1 if PAIRS_FIRST else 0).to(tl.int64) * 6
-    pair = tl.program_id(0 if PAIRS_FIRST else 1)
-    src = tl.load(src_ids + pair)
-    dst = tl.load(dst_ids + pair)
-    at = tl.load(tile) + src * tl.load(tile + 2)
-    to = tl.load(tile + 1) + dst * tl.load(tile + 3)
-    nbytes = tl.load(tile + 4)
-    word = tl.arange(0, TILE // 16)[:, None]
-    lane = word * 2 + tl.arange(0, 2)[None, :]
-    mask = (word < nbytes // 16).broadcast_to(TILE // 16, 2)
-    source = table + tl.multiple_of(at // 16 * 2, 2)
-    target = table + tl.multiple_of(to // 16 * 2, 2)
-    moved = tl.load(source + lane, mask=mask, cache_modifier=LOAD, eviction_policy=EVICT)
-    tl.store(target + lane, moved, mask=mask, cache_modifier=STORE, eviction_policy=EVICT)
 
 
 def registry() -> PluginRegistry:
@@ -164,7 +141,7 @@ def limits() -> dict[str, float]:
     return found
 
 
-def bench_copy(name: str, counts: list[int], limit: float, sweep: bool, compact: bool) -> None:
+def bench_copy(name: str, counts: list[int], limit: float, compact: bool) -> None:
     scenario = SCENARIOS[name]
     num_blocks = 2 * max(counts) if compact else max(2 * max(counts), min(4096, (4 << 30) // scenario.block_nbytes))
     engine = open_scenario(name, num_blocks)
@@ -173,7 +150,6 @@ def bench_copy(name: str, counts: list[int], limit: float, sweep: bool, compact:
         pool.random_(0, 255)
     check_copy(engine, scenario, num_blocks)
     fallback = GatherScatterCopy(make_context(engine))
-    addresses = [pool.data_ptr() for pool in allocation.pools]
     for count in counts:
         moved = 2 * count * scenario.block_nbytes
         repeats = max(2, min(16, int((2 << 30) // moved) or 2))
@@ -181,24 +157,18 @@ def bench_copy(name: str, counts: list[int], limit: float, sweep: bool, compact:
         ids = [torch.tensor([list(p.src), list(p.dst)], dtype=torch.int64, device=DEVICE) for p in sets]
         flat = torch.empty(2 * repeats, moved // 2, dtype=torch.uint8, device=DEVICE) if moved < 3 << 30 else None
         contiguous = (
-            moved / graph_seconds(lambda at: flat[2 * at].copy_(flat[2 * at + 1]), repeats) / 1e9
+            moved / graph_seconds(lambda at, flat=flat: flat[2 * at].copy_(flat[2 * at + 1]), repeats) / 1e9
             if flat is not None
             else 0
         )
         del flat
-        ways = {"fused": lambda at: engine.copy_blocks_on_device(ids[at])}
-        if sweep:
-            for tile, warps in ((2048, 2), (4096, 4)):
-                table = tile_table(runs_of(make_context(engine).segments, addresses, addresses), DEVICE, tile)
-                for hints in (("", "", "evict_first"),):
-                    for first in (False, True):
-                        ways[f"tile{tile} warps{warps} {hints} first{first:d}"] = variant(
-                            table, ids, tile, warps, hints, first
-                        )
-        ways["launch a pool, bytewise"] = lambda at: bytewise_pools(allocation, ids[at], scenario.pages_per_block)
-        ways["index_select + index_copy_"] = lambda at: fallback.on_device(ids[at])
-        submit = submit_seconds(lambda: engine.copy_blocks_on_device(ids[0]))
-        submit_host = submit_seconds(lambda: engine.copy_blocks(sets[0]))
+        ways = {"fused": lambda at, ids=ids: engine.copy_blocks_on_device(ids[at])}
+        ways["launch a pool, bytewise"] = lambda at, ids=ids: bytewise_pools(
+            allocation, ids[at], scenario.pages_per_block
+        )
+        ways["index_select + index_copy_"] = lambda at, ids=ids: fallback.on_device(ids[at])
+        submit = submit_seconds(lambda ids=ids: engine.copy_blocks_on_device(ids[0]))
+        submit_host = submit_seconds(lambda sets=sets: engine.copy_blocks(sets[0]))
         for way, call in ways.items():
             seconds = graph_seconds(call, repeats)
             rate = moved / seconds / 1e9
@@ -220,7 +190,8 @@ def bench_copy(name: str, counts: list[int], limit: float, sweep: bool, compact:
             )
             print(
                 f"copy {name:24} {count:4} {way:36} {rate:7.0f} GB/s  {rate / limit:5.3f} of 4 GiB, "
-                f"{rate / contiguous if contiguous else 0:5.3f} of contiguous  {submit * 1e6:5.1f}/{submit_host * 1e6:5.1f} us",
+                f"{rate / contiguous if contiguous else 0:5.3f} of contiguous  "
+                f"{submit * 1e6:5.1f}/{submit_host * 1e6:5.1f} us",
                 flush=True,
             )
     engine.close()
@@ -236,17 +207,6 @@ def make_context(engine: CacheEngine):
     segments = block_segments(plan.layout, allocation.num_entries, plan.layout, allocation.num_entries, pages)
     num = allocation.num_entries // pages
     return CopyContext(engine.backend, allocation, engine.backend, allocation, num, num, segments)
-
-
-def variant(table, ids, tile, warps, hints, first):
-    load, store, evict = hints
-
-    def call(at):
-        one = ids[at]
-        grid = (one.shape[1], table.num_tiles) if first else (table.num_tiles, one.shape[1])
-        hinted[grid](table.tiles, one[0], one[1], tile, load, store, evict, first, num_warps=warps)
-
-    return call
 
 
 def bytewise_pools(allocation, ids, pages):
@@ -384,7 +344,6 @@ def bench_swap(name: str, found: dict[str, float], forced: str, num: int = 64) -
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", help="write every figure as JSON")
-    parser.add_argument("--sweep", action="store_true", help="also time every tile size, warp count and grid")
     parser.add_argument("--compact", action="store_true", help="a pool no larger than the pairs need")
     parser.add_argument("--only", choices=("copy", "swap"))
     parser.add_argument("--pairs", type=lambda text: [int(one) for one in text.split(",")], default=[1, 8, 64, 256])
@@ -398,7 +357,7 @@ def main() -> None:
     torch.cuda.empty_cache()
     for name in options.scenarios:
         if options.only != "swap":
-            bench_copy(name, options.pairs, found["device"], options.sweep, options.compact)
+            bench_copy(name, options.pairs, found["device"], options.compact)
     for name in options.scenarios:
         for way in options.ways if options.only != "copy" else ():
             bench_swap(name, found, "" if way == "auto" else way)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 
 import torch
+from cachecore_cuda_triton import plugin as cuda_plugin
+from cachecore_torch_default import plugin as torch_plugin
 from torch import Tensor
 
 from cachecore import (
@@ -17,8 +19,6 @@ from cachecore import (
     StandardLayoutPolicy,
     plan_from_specs,
 )
-from cachecore_cuda_triton import plugin as cuda_plugin
-from cachecore_torch_default import plugin as torch_plugin
 
 
 def registry() -> PluginRegistry:
@@ -37,18 +37,18 @@ def specs_of(token_nbytes: tuple[int, ...] = (132, 584, 656), rows: int = 3, tok
         )
         for name in ("k_cache", "v_cache")
     ]
-    for nbytes in token_nbytes:
-        specs.append(
-            CacheTensorSpec(
-                name=f"index_{nbytes}",
-                shape=(tokens, nbytes),
-                dtype="uint8",
-                alignment=1,
-                row_ids=layers,
-                consumer_rows=layers,
-                per_row_contiguous=nbytes % 4 == 0 and nbytes != 584,
-            )
+    specs.extend(
+        CacheTensorSpec(
+            name=f"index_{nbytes}",
+            shape=(tokens, nbytes),
+            dtype="uint8",
+            alignment=1,
+            row_ids=layers,
+            consumer_rows=layers,
+            per_row_contiguous=nbytes % 4 == 0 and nbytes != 584,
         )
+        for nbytes in token_nbytes
+    )
     return specs
 
 

@@ -55,7 +55,7 @@ def test_swap_out_and_in_is_the_identity(way, pages, monkeypatch):
             pool[:, away] = 0xA5
         engine.swap_in(BlockPairs(host, back)).wait()
 
-        views = [view for view in (engine.block_caches[name] for name in engine.block_caches)]
+        views = [engine.block_caches[name] for name in engine.block_caches]
         kept = open_rows(engine, wanted)
         for view, old in zip(views, kept, strict=True):
             step = engine.plans.only().pages_per_unit

@@ -58,6 +58,7 @@ class CudaSwap(BlockCacheCopy):
         self._forced = forced_way()
         self._choices: dict[int, tuple[str, str]] = {}
         self.workspace_nbytes = self._ring.nbytes
+        self.slower = why_each()
         self.path, self.reason = self._choose(64)
         self._bind()
 
