@@ -137,7 +137,14 @@ class StandardLayoutPolicy(LayoutPolicy):
         self, specs: Sequence[CacheTensorSpec], geometry: BlockCacheGeometry, hints: LayoutHints
     ) -> CacheLayout:
         """Packed, row and contiguous runs; one block-major pool when the caller needs one run a block."""
-        if hints.one_run_per_block and not any(spec.per_row_contiguous for spec in specs):
+        if hints.one_run_per_block:
+            dense = [spec.name for spec in specs if spec.per_row_contiguous]
+            if dense:
+                raise PlanError(
+                    f"cache {dense[0]!r} wants contiguous rows, so a block cannot be one run (one_run_per_block); "
+                    "leave the hint out, or gather blocks into one run on the way",
+                    cache=dense[0],
+                )
             return block_major_layout(specs, geometry.pages_per_block, base_alignment=hints.base_alignment)
         children = [
             _MAKERS[kind](tuple(run), base_alignment=hints.base_alignment)

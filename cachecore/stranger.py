@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
-
-import importlib_metadata
 
 __all__ = ["stranger_distribution", "warn_of_stranger"]
 
-DISTRIBUTION = "cachecore-kv"
+_OURS = "cachecore-kv"
 
 
 def stranger_distribution() -> dict[str, str] | None:
     """Its name and version, and what to do; None when it is not installed."""
+    if not any(_holds_stranger(folder) for folder in sys.path):
+        return None
+    import importlib_metadata  # some 15 ms, which the import of cachecore pays only when there is something to say
+
     try:
         found = importlib_metadata.distribution("cachecore")
     except importlib_metadata.PackageNotFoundError:
@@ -22,7 +26,7 @@ def stranger_distribution() -> dict[str, str] | None:
         "version": found.version,
         "advice": f"distribution {found.name!r} {found.version} is installed, a stranger's package that is imported as "
         f"cachecore too; whichever was installed last overwrote the other's files. Run `python -m pip uninstall "
-        f"cachecore` and then `python -m pip install --force-reinstall {DISTRIBUTION}`",
+        f"cachecore` and then `python -m pip install --force-reinstall {_OURS}`",
     }
 
 
@@ -31,3 +35,11 @@ def warn_of_stranger() -> None:
     found = stranger_distribution()
     if found is not None:
         warnings.warn(found["advice"], RuntimeWarning, stacklevel=3)
+
+
+def _holds_stranger(folder: str) -> bool:
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:  # a zip file, or a folder that is not there
+        return False
+    return any(name.startswith("cachecore-") and name.endswith((".dist-info", ".egg-info")) for name in names)

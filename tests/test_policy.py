@@ -43,8 +43,11 @@ def test_one_run_per_block_is_block_major():
     assert [pool.inner for pool in layout.pools] == [2048]
 
 
-def test_contiguity_goes_before_one_run_per_block():
-    assert select([layer_spec("k"), dense()], one_run_per_block=True).kind == "composite(packed, contiguous)"
+def test_one_run_per_block_is_refused_for_rows_that_must_be_contiguous():
+    with pytest.raises(PlanError, match="one_run_per_block") as refused:
+        select([layer_spec("k"), dense()], one_run_per_block=True)
+
+    assert refused.value.cache == dense().name
 
 
 def test_states_are_packed_and_the_host_tier_is_block_major():
