@@ -16,6 +16,7 @@ from cachecore.meaning import several
 from cachecore.plan import GroupSpec, plan_from_specs
 from cachecore.plan_set import CachePlanSet
 from cachecore.policy import LayoutHints, LayoutPolicy
+from cachecore.probing import policy_of, told
 from cachecore.registry import PluginRegistry
 from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec, StateCacheRequest
 from cachecore.state_plan import plan_from_states
@@ -72,7 +73,10 @@ def build_block_cache_plan(
     record = None
     if policy is None:
         record = (registry or default_registry()).plan_backend(target, backend=backend)
-        policy = record.info.load_policy()
+        loaded = policy_of(record.info)
+        if isinstance(loaded, str):
+            raise PluginError(f"backend {record.info.name!r} of {record.plugin.distribution}: {loaded}")
+        policy = loaded
     if not isinstance(policy, LayoutPolicy):
         raise TypeError(f"policy must be a LayoutPolicy, not {policy!r}")
     known = {config.group for config in configs} | {"full"}
@@ -123,11 +127,13 @@ def open_engine(
     registry = registry or default_registry()
     target = plans.device if device is None else device
     selection = registry.select(target, backend=backend)
-    loaded = selection.chosen.info.load()
+    who = f"backend {selection.chosen.info.name!r} of {selection.chosen.plugin.distribution}"
+    try:
+        loaded = selection.chosen.info.load()
+    except (Exception, SystemExit) as error:
+        raise PluginError(f"{who}: load() raised {told(error)}") from error
     if not isinstance(loaded, CacheBackend):
-        raise PluginError(
-            f"backend {selection.chosen.info.name!r}: load() returned {loaded!r}, which is no CacheBackend"
-        )
+        raise PluginError(f"{who}: load() returned {loaded!r}, which is no CacheBackend")
     return CacheEngine(
         plans, counts, backend=loaded, copies=registry.copy_infos(), device=selection.device, host_counts=host_counts
     )

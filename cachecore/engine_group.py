@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from cachecore.backend import COMPLETED, BlockCopyInfo, CacheAllocation, CacheBackend, Completion, CopyContext
+from cachecore.backend import (
+    COMPLETED,
+    BlockCacheCopy,
+    BlockCopyInfo,
+    CacheAllocation,
+    CacheBackend,
+    Completion,
+    CopyContext,
+)
 from cachecore.blocks import BlockPairs, PairsLike
 from cachecore.device import DeviceSpec
 from cachecore.errors import BlockIndexError, EngineStateError
@@ -105,7 +113,7 @@ class EngineGroup(Generic[A]):
 
     def copy_on_device(self, ids: Any) -> None:
         """Copy with device-resident ids, unchecked."""
-        self._resolved["copy"].copy.on_device(ids)
+        self._way("copy").on_device(ids)
         self._stats["copy"].num_calls += 1
 
     def swap_out(self, pairs: PairsLike) -> Completion:
@@ -144,11 +152,11 @@ class EngineGroup(Generic[A]):
 
     def free(self) -> None:
         """Wait for transfers, then give all memory back; the first one that failed is told last."""
-        failed: list[Exception] = []
+        failed: list[BaseException] = []
         for work in {id(work): work for work in self._in_flight.values()}.values():
             try:
                 work.synchronize()
-            except Exception as error:  # noqa: BLE001  # the others still use memory that is given back below
+            except BaseException as error:  # noqa: BLE001  # Ctrl-C too: memory is given back below, then it is told
                 failed.append(error)
         self._in_flight.clear()
         self._resolved.clear()
@@ -173,11 +181,25 @@ class EngineGroup(Generic[A]):
             host_reserved_nbytes=self.plan.reserved_nbytes(self.num_host_blocks, host=True),
             memory_kind=self.device.memory_kind,
             host_memory_kind=None if host is None else host.memory_kind,
-            copies=tuple(replace(copy) for copy in self._stats.values()),
+            copies=tuple(self._copy_stats(direction) for direction in self._stats),
         )
 
+    def _copy_stats(self, direction: str) -> CopyStats:
+        """A snapshot with the way that the last call took, for copies that choose anew each time."""
+        stats, copy = self._stats[direction], self._way(direction)
+        slower = copy.slower is not None
+        return replace(stats, path=copy.path, reason=copy.slower or copy.reason, fallback=stats.fallback or slower)
+
+    def _way(self, direction: str) -> BlockCacheCopy:
+        found = self._resolved.get(direction)
+        if found is None:
+            raise EngineStateError(
+                f"group {self.plan.name!r} is closed; open another engine with open_engine()", group=self.plan.name
+            )
+        return found.copy
+
     def _swap_pairs(self, pairs: PairsLike) -> BlockPairs:
-        if self.host is None:
+        if self.num_host_blocks == 0:
             raise EngineStateError(
                 f"group {self.plan.name!r} has no host tier; open the engine with host_counts= to swap",
                 group=self.plan.name,
@@ -192,9 +214,10 @@ class EngineGroup(Generic[A]):
         return work
 
     def _run(self, direction: str, pairs: BlockPairs, after: Sequence[Completion]) -> Completion:
+        way = self._way(direction)
         if not len(pairs):
             return COMPLETED
-        work = self._resolved[direction].copy(pairs, after)
+        work = way(pairs, after)
         stats = self._stats[direction]
         stats.num_calls += 1
         stats.num_blocks += len(pairs)

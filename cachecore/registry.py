@@ -213,7 +213,7 @@ class PluginRegistry:
         infos = tuple(record.info for record in candidates)
         try:
             name = self._manager.hook.cachecore_choose_backend(device=str(device), candidates=infos)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise PluginError(f"cachecore_choose_backend raised {told(error)}") from error
         if name is not None:
             for record in candidates:

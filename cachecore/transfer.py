@@ -22,7 +22,7 @@ from cachecore.blocks import BlockPairs
 from cachecore.errors import PluginError
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
-from cachecore.probing import PROBE_LIMIT_S, answer_within
+from cachecore.probing import PROBE_LIMIT_S, answer_within, told
 
 __all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "build_copy", "resolve_copy"]
 
@@ -185,14 +185,20 @@ def build_copy(records: Sequence[BlockCopyInfo], context: CopyContext) -> Resolv
         for backend in (context.src_backend, context.dst_backend):
             reason = backend.capabilities().get("byte_addressable")
             if reason is not None:
-                told = "; ".join(f"{name}: {why}" for name, why in passed_over) or "none is installed"
+                reasons = "; ".join(f"{name}: {why}" for name, why in passed_over) or "none is installed"
                 raise PluginError(
-                    f"no block copy serves {sides[0].memory_kind} to {sides[1].memory_kind} ({told}), and backend "
+                    f"no block copy serves {sides[0].memory_kind} to {sides[1].memory_kind} ({reasons}), and backend "
                     f"{backend.name!r} cannot be copied byte by byte: {reason}"
                 )
         return ResolvedCopy(ByteCopy(context), "bytes", context.block_nbytes, tuple(passed_over), fallback=True)
     record = serving[0]
-    copy = record.build(context)
+    try:
+        copy = record.build(context)
+    except SystemExit as error:  # a plugin does not end the application
+        raise PluginError(f"block copy {record.name!r}: build() raised {told(error)}") from error
+    except Exception as error:
+        error.add_note(f"block copy {record.name!r}: build() raised this")
+        raise
     if not isinstance(copy, BlockCacheCopy):
         raise PluginError(f"block copy {record.name!r} built {copy!r}, which is no BlockCacheCopy")
     return ResolvedCopy(copy, record.name, context.block_nbytes, tuple(passed_over))

@@ -231,7 +231,7 @@ def test_open_engine_without_a_backend_gives_the_pip_line():
 def test_what_loads_as_no_backend_is_refused(loaded):
     registry = registry_of(backend("broken", load=lambda: loaded))
 
-    with pytest.raises(PluginError, match=r"backend 'broken': load\(\) returned .*, which is no CacheBackend"):
+    with pytest.raises(PluginError, match=r"backend 'broken' of \S+: load\(\) returned .*, which is no CacheBackend"):
         open_engine(plan_set(kv_plan()), 1, registry=registry)
 
 
@@ -277,3 +277,14 @@ def test_arguments_of_a_wrong_type_are_named(more, message):
 def test_open_engine_wants_a_plan_set():
     with pytest.raises(TypeError, match="plans must be a CachePlanSet, not None"):
         open_engine(None, 4)
+
+
+@pytest.mark.parametrize("failure", [RuntimeError("no driver"), SystemExit(3), ImportError("no torch")])
+def test_a_backend_that_cannot_be_loaded_is_named(failure):
+    def load():
+        raise failure
+
+    with pytest.raises(PluginError, match=r"backend 'broken' of \S+: load\(\) raised \w+: ") as refused:
+        open_engine(plan_set(kv_plan()), 1, registry=registry_of(backend("broken", load=load)))
+
+    assert refused.value.__cause__ is failure

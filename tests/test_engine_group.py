@@ -229,3 +229,26 @@ def test_a_copy_that_takes_no_device_ids_is_not_counted():
         group.copy_on_device(None)
 
     assert group.stats().copies[0].num_calls == 0
+
+
+@pytest.mark.parametrize("pairs", [{0: 1}, {}])
+@pytest.mark.parametrize("direction", ["copy", "swap_out", "swap_in"])
+def test_a_group_kept_after_its_engine_closed_says_so(direction, pairs):
+    group, _, _ = opened_group()
+    group.free()
+
+    with pytest.raises(EngineStateError, match="group 'full' is closed"):
+        getattr(group, direction)(pairs)
+    with pytest.raises(EngineStateError, match="group 'full' is closed"):
+        group.copy_on_device(None)
+
+
+def test_an_interrupt_while_it_waits_still_gives_memory_back():
+    group, _, _, held = held_group()
+    group.swap_out({0: 1})
+    held.queued[0].failure = KeyboardInterrupt()
+
+    with pytest.raises(KeyboardInterrupt):
+        group.free()
+
+    assert group.backend.taken_nbytes == 0
