@@ -30,6 +30,9 @@ QUANT_POLICIES: Mapping[str, str] = MappingProxyType(
 
 _CODES = MappingProxyType({0: "none", 4: "int4", 8: "int8", 16: "fp8", 17: "fp8_e5m2", 42: "turbo_quant"})
 
+MOST_LAYERS = 1 << 20
+"""More layers than this are a mistake."""
+
 _DS_MLA_TILE = 128
 """``fp8_ds_mla`` keeps one float32 scale for 128 latent elements. Source: FlashMLA README, FP8 KV cache."""
 
@@ -60,7 +63,11 @@ class KvCacheConfig:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        layers = range(positive(self.layers, "layers")) if isinstance(self.layers, int) else self.layers
+        if not isinstance(self.group, str) or not self.group:
+            raise PlanError(f"group is {self.group!r}; expected a non-empty string")
+        if not isinstance(self.sparse_mla, bool):
+            raise TypeError(f"sparse_mla must be a bool, not {self.sparse_mla!r}")
+        layers = range(_layer_count(self.layers)) if isinstance(self.layers, int) else self.layers
         put(self, "layers", LayerRowMap(several(layers, "layers")).layers)
         put(self, "dtype", dtype_name(self.dtype))
         put(self, "quant_policy", _policy_name(self.quant_policy))
@@ -107,6 +114,7 @@ def head_shard(num_heads: int, tp_size: int, tp_rank: int) -> HeadShard:
     >>> head_shard(8, 16, 5)
     HeadShard(total=8, first=2, count=1, replica=1)
     """
+    positive(num_heads, "num_heads"), positive(tp_size, "tp_size"), not_negative(tp_rank, "tp_rank")
     if num_heads % tp_size == 0:
         count = num_heads // tp_size
         return HeadShard(num_heads, tp_rank * count, count)
@@ -210,7 +218,17 @@ def _check_turbo(*dims: int) -> None:
             raise PlanError(f"turbo_quant rotates by a Hadamard matrix; head size {dim} must be a power of two")
 
 
+def _layer_count(layers: int) -> int:
+    """A count of layers, small enough to list them: a mistyped one would fill the memory."""
+    count = positive(layers, "layers")
+    if count > MOST_LAYERS:
+        raise PlanError(f"layers is {count}; expected at most {MOST_LAYERS}", layers=count)
+    return count
+
+
 def _policy_name(policy: str | int) -> str:
+    if isinstance(policy, bool):
+        raise TypeError(f"quant_policy must be a name or a number, not {policy!r}")
     name = _CODES.get(policy, str(policy)) if isinstance(policy, int) else policy
     if not isinstance(name, str):
         raise TypeError(f"quant_policy must be a name or a number, not {policy!r}")

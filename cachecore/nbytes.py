@@ -19,6 +19,9 @@ _UNITS: Mapping[str, int] = MappingProxyType(
 )
 _QUANTITY = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([A-Za-z]*)")
 
+_MOST_CHARACTERS = 64
+"""Longer text is no size of a memory, and Python refuses to read thousands of digits."""
+
 
 def parse_nbytes(text: str) -> int:
     """Read a number of bytes with an optional unit; a fraction of a byte is dropped.
@@ -31,9 +34,13 @@ def parse_nbytes(text: str) -> int:
     PlanError
         For anything else, and for ``20G``, which does not say whether it counts in 1000 or 1024.
     """
+    if not isinstance(text, str):
+        raise TypeError(f"a number of bytes is read from text such as '20GiB', not {text!r}")
     match = _QUANTITY.fullmatch(text.strip())
-    if match is None:
-        raise PlanError(f"{text!r} is no number of bytes; expected one such as 20GiB, 512MiB or 4096", value=text)
+    if match is None or len(text) > _MOST_CHARACTERS:
+        raise PlanError(
+            f"{text[:_MOST_CHARACTERS]!r} is no number of bytes; expected one such as 20GiB, 512MiB or 4096", value=text
+        )
     number, unit = match.groups()
     factor = _UNITS.get(unit.lower())
     if factor is None:

@@ -359,7 +359,10 @@ def test_a_failed_check_is_exit_code_1(install, capsys):
 
     assert main(["backends", "--device", "demo", "--check"]) == 1
     told = capsys.readouterr()
-    assert "  check failed: PluginError: backend 'demo': load() returned 3, which is no CacheBackend" in told.out
+    assert (
+        "  check failed: PluginError: backend 'demo' of cachecore-demo: load() returned 3, which is no CacheBackend"
+        in told.out
+    )
     assert told.err.startswith("cachecore: error: the check on demo failed: PluginError")
 
 
@@ -524,3 +527,61 @@ def test_several_benchmarks_need_a_name(install, capsys):
     assert main(["bench", "copy", "--device", "demo"]) == 1
     assert "no benchmark 'demo' is installed; there are: one, two. Name one with --bench" in capsys.readouterr().err
     assert run_json(capsys, "bench", "copy", "--device", "demo", "--bench", "two")["bench"] == "two"
+
+
+@pytest.mark.parametrize(
+    ("layers", "message"),
+    [
+        ("0", "0 layers; expected 1 to"),
+        ("1000000000000", "1000000000000 layers; expected 1 to"),
+        ("0-99999999999", "lists more than"),
+        ("5-2", "lists no layers from 5 to 2"),
+        ("9" * 5000, "5000 digits"),
+    ],
+)
+def test_layers_that_cannot_be_meant_are_wrong_usage(layers, message, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "--device", "null", "--head-dim", "8", "--layers", layers])
+
+    assert message in capsys.readouterr().err
+
+
+def test_a_group_named_twice_is_wrong_usage(plan_file, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["explain", str(plan_file), "--blocks", "full=1,full=2"])
+
+    assert "names a group twice" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-"])
+def test_closed_streams_are_no_failure(redirection, plan_file):
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m cachecore explain "$1" --text {redirection}', sys.executable, str(plan_file)],
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_closed_standard_input_has_no_plan():
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m cachecore explain - <&-', sys.executable], check=False, capture_output=True, text=True
+    )
+
+    assert (done.returncode, done.stderr[:40]) == (1, "cachecore: error: standard input is clos")
+
+
+@pytest.mark.parametrize("options", [["--text"], ["--json", "--text"]])
+def test_a_terminal_of_another_encoding_gets_escapes(options, plan_file):
+    done = subprocess.run(
+        [sys.executable, "-m", "cachecore", "explain", str(plan_file), *options],
+        check=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+
+    assert done.stdout.isascii()
+    if "--json" in options:
+        assert "groups" in json.loads(done.stdout)

@@ -92,3 +92,18 @@ def test_a_config_keeps_plain_integers():
 def test_layers_are_a_count_or_a_sequence(layers):
     with pytest.raises(TypeError, match=rf"layers must be a sequence, not {layers!r}"):
         KvCacheConfig(layers=layers, dtype="float16", head_dim=8)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "message"),
+    [
+        ({"layers": 10**12}, PlanError, "layers is 1000000000000; expected at most"),
+        ({"group": None}, PlanError, "group is None"),
+        ({"group": ""}, PlanError, "group is ''"),
+        ({"sparse_mla": 1}, TypeError, "sparse_mla must be a bool, not 1"),
+        ({"quant_policy": False}, TypeError, "quant_policy must be a name or a number, not False"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_before_anything_is_listed(changed, error, message):
+    with pytest.raises(error, match=message):
+        KvCacheConfig(**{"layers": 1, "dtype": "int8", "head_dim": 8, **changed})

@@ -74,3 +74,11 @@ def test_exact_text_reads_back_exactly(nbytes):
 def test_exact_prefers_a_unit_and_falls_back_to_digits():
     # 30 layers * 98,304 = 2,949,120 = 2.8125 * 1024**2; 93,424 / 1024 = 91.234375 needs six decimals
     assert [exact_nbytes(2_949_120), exact_nbytes(93_424), exact_nbytes(512)] == ["2.8125 MiB", "93,424 B", "512 B"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"), [(None, TypeError), (3, TypeError), (b"3", TypeError), ("9" * 5000, PlanError)]
+)
+def test_what_is_no_size_is_refused_by_name(text, error):
+    with pytest.raises(error, match="number of bytes"):
+        parse_nbytes(text)

@@ -16,7 +16,7 @@ from cachecore.cli.backends import add_command as add_backends
 from cachecore.cli.bench import add_command as add_bench
 from cachecore.cli.explain import add_command as add_explain
 from cachecore.cli.plan import add_command as add_plan
-from cachecore.cli.terminal import version_line
+from cachecore.cli.terminal import prepare_streams, version_line
 from cachecore.errors import CacheCoreError
 from cachecore.testing.command import add_parser as add_check
 
@@ -36,6 +36,7 @@ examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
+    prepare_streams()
     parser = _parser()
     options = parser.parse_args(argv)
     if options.run is None:

@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     plans = read_plan(options.plan)
     counts = counts_of(plans, options.blocks)
     if options.picture is not None:
-        Path(options.picture).write_text(layout_svg(plans, counts), encoding="utf-8")
+        Path(options.picture).write_text(layout_svg(plans, counts), encoding="utf-8", errors="backslashreplace")
         progress(f"wrote {options.picture}")
     width = width_of_terminal()
     if options.json:

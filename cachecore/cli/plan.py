@@ -9,7 +9,7 @@ from typing import Any
 
 from cachecore.build import build_block_cache_plan
 from cachecore.cli.terminal import add_json, byte_count, device_name, print_json, table, usage_error
-from cachecore.kv import QUANT_POLICIES, KvCacheConfig
+from cachecore.kv import MOST_LAYERS, QUANT_POLICIES, KvCacheConfig
 from cachecore.nbytes import exact_nbytes, format_nbytes
 from cachecore.plan import GroupSpec
 from cachecore.plan_set import CachePlanSet
@@ -22,6 +22,9 @@ Plan the K/V caches of a model of a given shape for a device, without touching t
 
 The backend's policy chooses the layout, so the plugin must be installed; the device need not be there.
 """
+
+_MOST_DIGITS = 18
+"""Digits of a 64-bit number; Python refuses to read thousands."""
 
 _EPILOG = """\
 examples:
@@ -198,7 +201,12 @@ def _sized(tier: str, answer: SizingAnswer) -> list[str]:
 
 def _layers(text: str) -> list[int]:
     """A count of layers, or their ids."""
-    return list(range(int(text))) if text.isdecimal() else _layer_ids(text)
+    if not text.isdecimal():
+        return _layer_ids(text)
+    count = _number(text)
+    if not 0 < count <= MOST_LAYERS:
+        raise argparse.ArgumentTypeError(f"{text} layers; expected 1 to {MOST_LAYERS:,}")
+    return list(range(count))
 
 
 def _layer_ids(text: str) -> list[int]:
@@ -208,5 +216,18 @@ def _layer_ids(text: str) -> list[int]:
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise argparse.ArgumentTypeError(f"{text!r} lists no layers; expected ids such as 0-4,6 or a count")
-        ids += range(int(first), int(last if dash else first) + 1)
+        start, end = _number(first), _number(last if dash else first)
+        if end < start:
+            raise argparse.ArgumentTypeError(
+                f"{text!r} lists no layers from {start} to {end}; expected ids such as 0-4"
+            )
+        if end - start + len(ids) >= MOST_LAYERS:
+            raise argparse.ArgumentTypeError(f"{text!r} lists more than {MOST_LAYERS:,} layers")
+        ids += range(start, end + 1)
     return ids
+
+
+def _number(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise argparse.ArgumentTypeError(f"a layer id of {len(digits)} digits is a mistake")
+    return int(digits)

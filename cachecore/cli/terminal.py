@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
+import os
 import platform
 import shutil
 import sys
@@ -68,11 +70,15 @@ def unit_counts(text: str) -> int | dict[str, int]:
     try:
         if "=" not in text:
             return int(text)
-        return {name.strip(): int(number) for name, number in (part.split("=", 1) for part in text.split(","))}
+        parts = [part.split("=", 1) for part in text.split(",")]
+        counts = {name.strip(): int(number) for name, number in parts}
     except ValueError as error:
         raise argparse.ArgumentTypeError(
             f"{text!r} is no count; expected a number such as 1024, or one a group such as full=1024,sliding=64"
         ) from error
+    if len(counts) != len(parts):
+        raise argparse.ArgumentTypeError(f"{text!r} names a group twice")
+    return counts
 
 
 def counts_of(plans: CachePlanSet, asked: int | Mapping[str, int] | None) -> dict[str, int] | None:
@@ -83,6 +89,8 @@ def counts_of(plans: CachePlanSet, asked: int | Mapping[str, int] | None) -> dic
 def read_plan(path: str) -> CachePlanSet:
     """Read a saved plan; ``-`` is standard input."""
     if path == "-":
+        if sys.stdin is None:  # as Python has it when its parent closed standard input
+            raise CommandError("standard input is closed; name a file, or send the plan to standard input")
         return _loaded(sys.stdin.buffer.read(), "standard input")
     with open(path, "rb") as file:
         return _loaded(file.read(), path)
@@ -96,8 +104,26 @@ def _loaded(text: bytes, where: str) -> CachePlanSet:
 
 
 def print_json(data: Mapping[str, Any]) -> None:
-    """Print one JSON document."""
-    print(json.dumps(data, indent=2, ensure_ascii=False))
+    """Print one JSON document, with escapes only where standard output cannot say a character."""
+    text = json.dumps(data, indent=2, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(data, indent=2)
+    print(text)
+
+
+def prepare_streams() -> None:
+    """Give closed streams a void, and let a character that the terminal's encoding lacks be escaped.
+
+    Python has None for a stream that its parent closed, and raises for a drawing on an ASCII terminal.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115  # open until Python exits
+        elif isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]], *, indent: int = 2, right: str = "") -> list[str]:
