@@ -73,7 +73,8 @@ class BlockPairs:
             if ids and (min(ids) < 0 or max(ids) >= limit):
                 wrong = next(block for block in ids if not 0 <= block < limit)
                 raise BlockIndexError(
-                    f"{side} {what} {wrong} is out of range; this side has {limit} {what}s, numbered 0 to {limit - 1}",
+                    f"{side} {what} {wrong} is out of range; this side has {limit} {what}s"
+                    + (f", numbered 0 to {limit - 1}" if limit else ""),
                     block=wrong,
                     limit=limit,
                 )
@@ -124,7 +125,7 @@ class BlockPairs:
 
 
 def _ids(ids: Iterable[int], side: str) -> array[int]:
-    if isinstance(ids, range):
+    if isinstance(ids, range) and all(-(1 << 63) <= end < 1 << 63 for end in (ids.start, ids.stop)):
         return array("q", ids)
     _refuse_text_and_tensors(ids, f"{side} blocks")
     listed = cast("list[int]", ids.tolist() if hasattr(ids, "tolist") else list(ids))

@@ -49,6 +49,8 @@ class PoolSpec:
             value = whole(getattr(self, name), f"pool {name}")
             if value < least:
                 raise LayoutError(f"pool {name} is {value}; expected {'zero or more' if not least else 'at least 1'}")
+            if value >= 1 << 63:
+                raise LayoutError(f"pool {name} has {value.bit_length()} bits; expected a number below 2**63")
             object.__setattr__(self, name, value)
         for name in ("base_alignment", "alignment"):
             value = getattr(self, name)

@@ -54,7 +54,7 @@ def positive(value: SupportsIndex, what: str) -> int:
     number = whole(value, what)
     if number < 1:
         raise PlanError(f"{what} is {number}; expected a positive integer", value=number)
-    return number
+    return _within_64_bits(number, what)
 
 
 def not_negative(value: SupportsIndex, what: str) -> int:
@@ -62,6 +62,12 @@ def not_negative(value: SupportsIndex, what: str) -> int:
     number = whole(value, what)
     if number < 0:
         raise PlanError(f"{what} is {number}; expected zero or more", value=number)
+    return _within_64_bits(number, what)
+
+
+def _within_64_bits(number: int, what: str) -> int:
+    if number >= 1 << 63:
+        raise PlanError(f"{what} has {number.bit_length()} bits; expected a number below 2**63", value=number)
     return number
 
 

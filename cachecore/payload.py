@@ -51,6 +51,10 @@ class CacheDesc:
                 alignment=alignment,
                 dtype=dtype,
             )
+        if max(count * itemsize, alignment) >= 1 << 63:
+            raise PlanError(
+                f"shape {shape} of {dtype}, aligned to {alignment}, takes more than 2**63 bytes", shape=shape
+            )
         put(self, "shape", shape)
         put(self, "dtype", dtype)
         put(self, "alignment", alignment)

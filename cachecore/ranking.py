@@ -67,7 +67,9 @@ def rank(record: BackendRecord) -> tuple[int, str, str]:
 
 def is_named(record: BackendRecord, forced: str) -> bool:
     """Whether ``forced`` (``name`` or ``name@distribution``) means this record."""
-    name, _, distribution = forced.partition("@")
+    if not isinstance(forced, str):
+        raise TypeError(f"backend must be a name, or name@distribution, not {forced!r}")
+    name, _, distribution = forced.strip().partition("@")
     return record.info.name == name and distribution in ("", record.plugin.distribution)
 
 

@@ -65,7 +65,15 @@ class BlockCacheRequestContext:
     geometries: Mapping[str, BlockCacheGeometry]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.geometries, Mapping):
+            raise TypeError(f"geometries must be a mapping from group to geometry, not {self.geometries!r}")
+        for group, geometry in self.geometries.items():
+            if not isinstance(geometry, BlockCacheGeometry):
+                raise TypeError(f"group {group!r}: geometry must be a BlockCacheGeometry, not {geometry!r}")
         object.__setattr__(self, "geometries", MappingProxyType(dict(self.geometries)))
+
+    def __reduce__(self) -> tuple[type[BlockCacheRequestContext], tuple[dict[str, BlockCacheGeometry]]]:
+        return type(self), (dict(self.geometries),)  # a mapping proxy is neither copied nor pickled
 
     def geometry(self, group: str = "full") -> BlockCacheGeometry:
         """The geometry of ``group``."""
@@ -109,6 +117,9 @@ class BlockCacheBinding:
     group: str = "full"
 
     def __post_init__(self) -> None:
+        for name in ("cache_name", "group"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"a binding's {name} must be a string, not {getattr(self, name)!r}")
         row = not_negative(self.consumer_row, f"cache {self.cache_name!r}: consumer_row")
         object.__setattr__(self, "consumer_row", row)
 
@@ -125,6 +136,8 @@ class StateCacheRequest(CachePayload):
 
     def __post_init__(self) -> None:
         CachePayload.__post_init__(self)
+        if not isinstance(self.group, str) or not self.group:
+            raise PlanError(f"cache {self.name!r}: group is {self.group!r}; expected a non-empty string")
         if self.layers is not None:
             object.__setattr__(self, "layers", LayerRowMap(self.layers).layers)
 

@@ -7,6 +7,7 @@ count a group is agreed for all ranks, since block ids are shared.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -86,7 +87,7 @@ def solve_counts(
         middle = (low + high) // 2
         low, high = (middle, high) if fits(middle) else (low, middle)
     counts = scaled(low)
-    for name in sorted(demand, key=lambda name: (counts[name] / demand[name], name)):
+    for name in sorted(demand, key=lambda name: (Fraction(counts[name], demand[name]), name)):
         counts[name] += _room(ranks, counts, name)
     return counts
 

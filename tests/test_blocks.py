@@ -177,3 +177,13 @@ def test_pairs_compare_by_value_and_are_unhashable():
 
 def test_pairs_show_themselves():
     assert repr(BlockPairs([1, 4], [2, 5])) == "BlockPairs([1, 4], [2, 5])"
+
+
+def test_a_range_beyond_64_bits_is_out_of_range():
+    with pytest.raises(BlockIndexError, match="64 bits"):
+        BlockPairs(range(2**63, 2**63 + 1), [0])
+
+
+def test_a_side_without_blocks_numbers_none():
+    with pytest.raises(BlockIndexError, match=r"this side has 0 blocks$"):
+        BlockPairs([0], [0]).check_range(num_src=0, num_dst=1)

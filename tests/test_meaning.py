@@ -4,7 +4,7 @@ import pytest
 from samples import Index
 
 from cachecore import HeadShard, Plane, PlanError
-from cachecore.meaning import REPLICATED, check_axes, positive, several, whole
+from cachecore.meaning import REPLICATED, check_axes, not_negative, positive, several, whole
 
 
 def test_whole_reads_the_index_protocol():
@@ -114,3 +114,10 @@ def test_what_is_no_sequence_is_a_type_error(wrong):
 
 def test_several_keeps_the_order_of_any_iterable():
     assert several((number * 2 for number in range(3)), "rows") == (0, 2, 4)
+
+
+@pytest.mark.parametrize("check", [positive, not_negative])
+def test_a_number_fits_64_bits(check):
+    assert check(2**63 - 1, "memory") == 2**63 - 1
+    with pytest.raises(PlanError, match="memory has 64 bits; expected a number below"):
+        check(2**63, "memory")

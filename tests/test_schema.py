@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 
 import pytest
 from samples import Index, consumer_spec, layer_spec, request
@@ -238,3 +240,26 @@ def test_spec_json_is_its_own_inverse_and_hides_no_default(spec):
 def test_a_spec_names_the_field_of_a_wrong_type(fields, message):
     with pytest.raises(TypeError, match=message):
         CacheTensorSpec(**{"name": "index", "shape": (4, 8), "dtype": "uint8", "row_ids": (0,), **fields})
+
+
+def test_a_context_is_copied_and_pickled():
+    context = BlockCacheRequestContext({"full": BlockCacheGeometry(64, 16)})
+
+    assert pickle.loads(pickle.dumps(context)) == copy.deepcopy(context) == context
+
+
+@pytest.mark.parametrize("geometries", [None, "full", {"full": 64}])
+def test_a_context_holds_geometries(geometries):
+    with pytest.raises(TypeError, match="geometr"):
+        BlockCacheRequestContext(geometries)
+
+
+@pytest.mark.parametrize("group", [None, "", 3])
+def test_a_state_request_names_its_group(group):
+    with pytest.raises(PlanError, match="cache 's': group is"):
+        StateCacheRequest(name="s", shape=(1,), dtype="int8", group=group)
+
+
+def test_a_page_fits_64_bits():
+    with pytest.raises(PlanError, match=r"cache 's': shape \(9223372036854775807, 2\) of int8"):
+        StateCacheRequest(name="s", shape=(2**63 - 1, 2), dtype="int8")

@@ -68,7 +68,7 @@ def test_a_slot_is_one_entry():
 
 
 def test_a_group_needs_a_name():
-    with pytest.raises(PlanError, match=r"group name is ''; expected a non-empty string"):
+    with pytest.raises(PlanError, match=r"group is ''; expected a non-empty string"):
         plan_from_states([state(group="")], POLICY)
 
 
