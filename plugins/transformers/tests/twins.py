@@ -12,76 +12,38 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import torch
 import transformers
 from cachecore_transformers import CachecoreCache, CachePool
+from cachecore_transformers.pool import Group
+from tiny_models import CACHE_PARAMS, CONFIGS, MODELS, SHARED, STATE_MODELS
 from transformers import AutoModelForCausalLM, DynamicCache, LogitsProcessor
+
+__all__ = [
+    "DEVICE",
+    "FORKS",
+    "MODELS",
+    "MODES",
+    "NUM_NEW",
+    "Twins",
+    "assert_equal_runs",
+    "poison",
+    "prompts",
+    "reference",
+    "run",
+    "tiny_config",
+    "tiny_model",
+    "twins",
+]
 
 torch.set_num_threads(1)
 transformers.utils.logging.set_verbosity_error()
 
 DEVICE = os.environ.get("CACHECORE_TEST_DEVICE", "cpu")
 """Where the models run; any device that an installed backend serves."""
-WINDOW = 12
-_SHARED = {
-    "vocab_size": 128,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 256,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
-_MLA = {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 24,
-    "q_lora_rank": 16,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 16,
-    "v_head_dim": 16,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16,
-    "first_k_dense_replace": 1,
-    "n_group": 2,
-    "topk_group": 1,
-    "n_shared_experts": 1,
-}
-_TYPES = ["sliding_attention", "full_attention"]
-CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", {}),
-    "mistral": ("MistralConfig", {"sliding_window": WINDOW}),
-    "gemma3": ("Gemma3TextConfig", {"head_dim": 16, "sliding_window": WINDOW, "layer_types": _TYPES * 2}),
-    "gpt_oss": (
-        "GptOssConfig",
-        {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": WINDOW},
-    ),
-    "deepseek_v3": ("DeepseekV3Config", _MLA),
-    "llama4": (
-        "Llama4TextConfig",
-        {"head_dim": 16, "num_local_experts": 2, "intermediate_size_mlp": 48, "attention_chunk_size": WINDOW},
-    ),
-    "gemma4": (
-        "Gemma4TextConfig",
-        {
-            "num_hidden_layers": 6,
-            "layer_types": _TYPES * 3,
-            "head_dim": 16,
-            "global_head_dim": 32,
-            "sliding_window": WINDOW,
-            "num_kv_shared_layers": 2,
-            "vocab_size_per_layer_input": 128,
-            "hidden_size_per_layer_input": 8,
-        },
-    ),
-}
-MODELS = tuple(CONFIGS)
 
 
 def tiny_config(name: str) -> Any:
     """The configuration of a tiny model."""
     kind, values = CONFIGS[name]
-    return getattr(transformers, kind)(**{**_SHARED, **values})
+    return getattr(transformers, kind)(**(values if name in CACHE_PARAMS else {**SHARED, **values}))
 
 
 @cache
@@ -125,6 +87,19 @@ class At(LogitsProcessor):
         return scores
 
 
+def cache_argument(model: Any) -> str:
+    """What ``model`` calls its cache."""
+    return "cache_params" if model.config.model_type in CACHE_PARAMS else "past_key_values"
+
+
+def repeat(past: Any, num_sequences: int, times: int) -> None:
+    """Fork every sequence; transformers' own layers with states can only be reordered."""
+    if isinstance(past, CachecoreCache):
+        past.batch_repeat_interleave(times)
+    else:
+        past.reorder_cache(torch.arange(num_sequences, device=DEVICE).repeat_interleave(times))
+
+
 def run(model: Any, past: Any, mode: str, num_sequences: int, action: Any = None) -> Any:
     """``generate()`` in one mode with one cache, from the same seed every time."""
     inputs = prompts(num_sequences)
@@ -132,13 +107,13 @@ def run(model: Any, past: Any, mode: str, num_sequences: int, action: Any = None
     if mode == "parallel":  # prefill once, fork the sequences, then sample each fork on its own
         start = {name: value[:, :-1] for name, value in inputs.items()}
         with torch.no_grad():
-            model(**start, past_key_values=past, use_cache=True)
-        past.batch_repeat_interleave(FORKS[mode])
+            model(**start, **{cache_argument(model): past}, use_cache=True)
+        repeat(past, num_sequences, FORKS[mode])
         inputs = {name: value.repeat_interleave(FORKS[mode], dim=0) for name, value in inputs.items()}
     return model.generate(
         **inputs,
         **MODES[mode],
-        past_key_values=past,
+        **{cache_argument(model): past},
         max_new_tokens=NUM_NEW,
         min_new_tokens=NUM_NEW,
         return_dict_in_generate=True,
@@ -164,14 +139,19 @@ def assert_equal_runs(got: Any, expected: Any) -> None:
 
 def poison(pool: CachePool) -> None:
     """Fill every free block with NaN, so that whoever reads memory it does not own is found out."""
-    for name, group in pool.groups.items():
+    for group in pool.groups.values():
+        if not isinstance(group, Group):
+            free = [slot for slot in range(group.allocator.num_blocks) if not group.allocator.references(slot)]
+            for spec in group.plan.specs:
+                for row in spec.row_ids if free else ():
+                    pool.engine.states.state_caches.layer(spec.name, row)[free] = float("nan")
+            continue
         per_block = group.block_size // group.entry_tokens
         free = [block for block in range(group.allocator.num_blocks) if not group.allocator.references(block)]
         entries = torch.tensor([block * per_block + page for block in free for page in range(per_block)])
-        for layer in pool.layers:
-            if layer.group == name and free:
-                for cache_name in ("k_cache", "v_cache"):
-                    pool.engine.block_caches.layer(cache_name, layer.layer)[entries] = float("nan")
+        for spec in group.plan.specs:
+            for row in spec.row_ids if free else ():
+                pool.engine.block_caches.layer(spec.name, row)[entries] = float("nan")
 
 
 class Twins:
@@ -179,6 +159,7 @@ class Twins:
 
     def __init__(self, name: str, pool: CachePool) -> None:
         self.model = tiny_model(name)
+        self.has_states = name in STATE_MODELS
         self.blocks = CachecoreCache(pool)
         self.plain: Any = DynamicCache(config=self.model.config)
         self.mask = torch.empty(0, 0, dtype=torch.int64)
@@ -187,17 +168,16 @@ class Twins:
         """One forward call with each; returns the logits when they are equal."""
         new = torch.ones_like(input_ids) if attention_mask is None else attention_mask
         self.mask = torch.cat([self.mask, new], dim=1) if self.mask.numel() else new
-        position_ids = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
+        arguments: dict[str, Any] = {"input_ids": input_ids, "attention_mask": self.mask, "use_cache": True}
+        named = cache_argument(self.model)
+        if named == "cache_params":
+            arguments["attention_mask"] = new  # Mamba multiplies the new tokens by it
+        else:
+            arguments["position_ids"] = (self.mask.cumsum(1) - 1).clamp(min=0)[:, -input_ids.shape[1] :]
         logits = []
         for past in (self.blocks, self.plain):
             with torch.no_grad():
-                out = self.model(
-                    input_ids=input_ids,
-                    attention_mask=self.mask,
-                    position_ids=position_ids,
-                    past_key_values=past,
-                    use_cache=True,
-                )
+                out = self.model(**arguments, **{named: past})
             logits.append(out.logits)
         assert torch.equal(*logits), f"logits differ by {(logits[0] - logits[1]).abs().max().item()}"
         return logits[0]
@@ -212,7 +192,10 @@ class Twins:
         """Continue with these sequences."""
         chosen = torch.tensor(indices, device=DEVICE)
         self.blocks.batch_select_indices(chosen)
-        self.plain.batch_select_indices(chosen)
+        if self.has_states:  # transformers' own layers with states can only be reordered
+            self.plain.reorder_cache(chosen)
+        else:
+            self.plain.batch_select_indices(chosen)
         self.mask = self.mask[chosen]
 
     def fork(self) -> Twins:

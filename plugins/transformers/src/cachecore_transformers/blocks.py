@@ -1,4 +1,4 @@
-"""Free blocks of one group on one tier, with a reference count a block."""
+"""Free blocks (or slots) of one group on one tier, with a reference count for each."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ class BlockAllocator:
     as long as there is any, and blocks that come back from the host tier land in others.
     """
 
-    def __init__(self, num_blocks: int, *, group: str, tier: str) -> None:
+    def __init__(self, num_blocks: int, *, group: str, tier: str, what: str = "blocks") -> None:
         self.num_blocks = num_blocks
+        self.what = what
         self.group = group
         self.tier = tier
         self.peak = 0
@@ -44,9 +45,9 @@ class BlockAllocator:
         if needed <= self.num_free:
             return
         raise AllocationError(
-            f"group {self.group!r}: {purpose} needs {needed} more {self.tier} blocks, but {self.num_free} of "
+            f"group {self.group!r}: {purpose} needs {needed} more {self.tier} {self.what}, but {self.num_free} of "
             f"{self.num_blocks} are free; release or swap out another cache, or open the pool with at least "
-            f"{self.num_used + needed} {self.tier} blocks in this group",
+            f"{self.num_used + needed} {self.tier} {self.what} in this group",
             group=self.group,
             tier=self.tier,
             needed=needed,
@@ -79,7 +80,8 @@ class BlockAllocator:
     def _held(self, block: int) -> None:
         if not self._references[block]:
             raise BlockIndexError(
-                f"group {self.group!r}: {self.tier} block {block} is free; only a held block is shared or released",
+                f"group {self.group!r}: {self.tier} {self.what.removesuffix('s')} {block} is free; "
+                "only a held one is shared or released",
                 group=self.group,
                 block=block,
             )

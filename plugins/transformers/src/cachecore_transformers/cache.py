@@ -1,4 +1,4 @@
-"""``CachecoreCache``: a transformers ``Cache`` whose layers live in the blocks of a pool."""
+"""``CachecoreCache``: a transformers ``Cache`` whose layers live in the blocks and slots of a pool."""
 
 from __future__ import annotations
 
@@ -8,37 +8,36 @@ from types import TracebackType
 from typing import Any
 
 import torch
-from transformers.cache_utils import Cache, DummyLayer
+from transformers.cache_utils import Cache
 
-from cachecore import BlockPairs
-from cachecore_transformers.layers import BlockLayer, SlidingBlockLayer
+from cachecore import BlockPairs, PlanError
+from cachecore.meaning import not_negative, several, whole
+from cachecore_transformers.layer_kinds import make_layer
 from cachecore_transformers.pool import CachePool
 from cachecore_transformers.sequences import Sequences
+from cachecore_transformers.state_layers import StateLayer
 from cachecore_transformers.swap import swap_in, swap_out
 
 __all__ = ["CachecoreCache"]
 
 
 class CachecoreCache(Cache):
-    """Pass it as ``past_key_values`` to a model or to ``generate()``.
+    """Pass it as ``past_key_values`` (``cache_params`` for Mamba) to a model or to ``generate()``.
 
     Everything that changes the batch works on block tables: beam search and parallel sampling share
-    full blocks and copy the one that is not full. Release it (or leave its ``with`` block) to give the
-    blocks back; a cache that is garbage-collected does so too.
+    full blocks and copy the one that is not full, and states. Release it (or leave its ``with`` block)
+    to give the blocks back; a cache that is garbage-collected does so too.
 
     >>> with open_pool(model.config, max_tokens=512) as pool, CachecoreCache(pool) as cache:  # doctest: +SKIP
     ...     model.generate(**inputs, past_key_values=cache)
     """
 
     def __init__(self, pool: CachePool) -> None:
+        if not isinstance(pool, CachePool):
+            raise TypeError(f"pool must be a CachePool, as open_pool() makes it, not {pool!r}")
         self.pool = pool
-        self.sequences = Sequences(pool, sum(layer.group is not None for layer in pool.layers))
-        layers: list[Any] = []
-        for layer in pool.layers:
-            if layer.group is None:
-                layers.append(DummyLayer())  # type: ignore[no-untyped-call]  # transformers leaves it untyped
-            else:
-                layers.append((BlockLayer if layer.window is None else SlidingBlockLayer)(self.sequences, layer))
+        self.sequences = Sequences(pool)
+        layers: list[Any] = [make_layer(self.sequences, layer) for layer in pool.layers]
         super().__init__(layers=layers)
         self._finalizer = weakref.finalize(self, self.sequences.clear)
         self._finalizer.atexit = False
@@ -55,18 +54,20 @@ class CachecoreCache(Cache):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Fork every sequence into ``repeats`` neighbours."""
+        times = not_negative(repeats, "batch_repeat_interleave(): repeats")
         if self.sequences.num_sequences:
             everyone = torch.arange(self.sequences.num_sequences)
-            self._select(everyone.repeat_interleave(repeats), "batch_repeat_interleave()")
+            self._select(everyone.repeat_interleave(times), "batch_repeat_interleave()")
 
     def crop(self, tokens_to_remove: int) -> None:
         """Forget the last ``-tokens_to_remove`` tokens (zero or negative), then what lies behind the windows."""
-        if tokens_to_remove > 0:
-            raise ValueError(
-                f"crop() takes zero or a negative number of tokens to remove, not {tokens_to_remove}; "
+        tokens = whole(tokens_to_remove, "crop(): tokens_to_remove")
+        if tokens > 0:
+            raise PlanError(
+                f"crop() takes zero or a negative number of tokens to remove, not {tokens}; "
                 "pass -n to remove the last n"
             )
-        self.sequences.crop(-tokens_to_remove)
+        self.sequences.crop(-tokens)
 
     def reset(self) -> None:
         """Release every block; the cache is empty and can be used again."""
@@ -76,6 +77,27 @@ class CachecoreCache(Cache):
     def batch_size(self) -> int:
         """Sequences held, or -1 while empty."""
         return self.sequences.num_sequences or -1
+
+    # -- states, asked for by the model --------------------------------------------------------
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """A layer's convolution state to read and to write in place, or None before its first tokens."""
+        return self._state_layer(layer_idx).fetch("conv", state_idx)
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
+        """A layer's recurrent state to read and to write in place, or None before its first tokens."""
+        return self._state_layer(layer_idx).fetch("recurrent", state_idx)
+
+    @property
+    def is_linear(self) -> list[bool]:
+        """Which layers keep states, and no keys and values of every token."""
+        return [isinstance(layer, StateLayer) and layer.cache.kind != "hybrid" for layer in self.layers]
+
+    def _state_layer(self, layer: int) -> StateLayer:
+        found = self.layers[layer]
+        if not isinstance(found, StateLayer):
+            raise ValueError(f"layer {layer} is a {type(found).__name__}, which keeps no states")
+        return found
 
     # -- what blocks add -----------------------------------------------------------------------
 
@@ -126,6 +148,8 @@ class CachecoreCache(Cache):
         held = self.sequences.num_sequences
         if not held:
             return
-        chosen = torch.as_tensor(indices)
+        chosen = indices if isinstance(indices, torch.Tensor) else torch.tensor(several(indices, f"{what}: indices"))
+        if chosen.numel() and (chosen.is_floating_point() or chosen.is_complex()):
+            raise TypeError(f"{what}: indices must be integers or booleans, not {chosen.dtype}")
         listed = chosen.nonzero().flatten().tolist() if chosen.dtype == torch.bool else chosen.flatten().tolist()
-        self.sequences.select([index + held if index < 0 else index for index in listed], what)
+        self.sequences.select([index + held if -held <= index < 0 else index for index in listed], what)

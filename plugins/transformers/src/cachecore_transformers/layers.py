@@ -10,9 +10,10 @@ from transformers.cache_utils import CacheLayerMixin
 from cachecore.errors import PlanError
 from cachecore_transformers.models import LayerCache
 from cachecore_transformers.places import Places
+from cachecore_transformers.pool import Group
 from cachecore_transformers.sequences import Sequences
 
-__all__ = ["BlockLayer", "SlidingBlockLayer"]
+__all__ = ["BlockLayer", "IndexedBlockLayer", "SlidingBlockLayer", "append_entries", "check_states", "read", "write"]
 
 
 class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers leaves it untyped
@@ -33,6 +34,8 @@ class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transform
         self.shape = cache.shape
         self.group = cache.group
         self.sequences = sequences
+        group = sequences.pool.groups[cache.group]
+        self.page_order = group.page_order if isinstance(group, Group) else None
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
@@ -46,12 +49,13 @@ class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transform
         The tokens are counted once the last layer has seen them. Gradients do not flow through the blocks.
         """
         keys, values = self._views()
-        self._check(key_states, keys, "keys")
-        self._check(value_states, values, "values")
-        places = self.sequences.enter(self.cache.layer, self.group, key_states.shape[0], key_states.shape[2])
-        _write(keys, places, key_states)
-        _write(values, places, value_states)
-        seen = _read(keys, places, len(key_states)), _read(values, places, len(value_states))
+        check_states(self.cache.layer, key_states, keys, "keys")
+        check_states(self.cache.layer, value_states, values, "values")
+        self.sequences.enter(self.cache.layer, "kv", key_states.shape[0], key_states.shape[2])
+        places = self.sequences.places(self.group)
+        write(keys, places, key_states)
+        write(values, places, value_states)
+        seen = read(keys, places, len(key_states)), read(values, places, len(value_states))
         self.sequences.leave()
         return seen
 
@@ -62,20 +66,8 @@ class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transform
         if self.shape.latent:  # latent and rotary part stand side by side in one row
             return keys[..., : self.shape.k_dim], keys[..., self.shape.k_dim :]
         values = caches.layer("v_cache", self.cache.layer)
-        order = self.sequences.pool.groups[self.group].page_order
+        order = self.page_order
         return (keys, values) if order is None else (keys.permute(order), values.permute(order))
-
-    def _check(self, states: torch.Tensor, view: torch.Tensor, what: str) -> None:
-        handed = states.shape[1], states.shape[3], states.dtype, states.device
-        planned = view.shape[-2], view.shape[-1], view.dtype, view.device
-        if handed == planned:
-            return
-        raise PlanError(
-            f"layer {self.cache.layer}: the model hands {what} of {_named(*handed)}, but the plan has "
-            f"{_named(*planned)}; plan with the model's dtype and device, and with "
-            "kv_shapes=measure_kv_shapes(model) where its configuration does not tell the shapes",
-            layer=self.cache.layer,
-        )
 
     def get_seq_length(self) -> int:
         """Tokens that this layer has seen."""
@@ -117,17 +109,89 @@ class SlidingBlockLayer(BlockLayer):  # type: ignore[no-untyped-call]  # as abov
         return self.cache.window or -1
 
 
-def _write(view: torch.Tensor, places: Places, states: torch.Tensor) -> None:
+class IndexedBlockLayer(BlockLayer):  # type: ignore[no-untyped-call]  # as above
+    """Sparse attention of DeepSeek-V3.2: an MLA latent, and the keys by which its indexer selects tokens.
+
+    Both have the same blocks.
+    """
+
+    @property
+    def indexer_position_ids(self) -> None:
+        """None: positions are not kept."""
+        return None
+
+    @indexer_position_ids.setter
+    def indexer_position_ids(self, value: torch.Tensor | None) -> None:
+        if value is not None:
+            raise PlanError(
+                f"layer {self.cache.layer}: the model keeps positions beside its indexer keys, which have no place in "
+                "blocks; run it with transformers' own cache",
+                layer=self.cache.layer,
+            )
+
+    def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
+        """Store the new tokens' indexer keys ``(sequences, tokens, dim)``; return those of all tokens."""
+        if not self.cache.entries:
+            raise PlanError(
+                f"layer {self.cache.layer}: the model hands indexer keys, but its configuration says that this layer "
+                "shares an earlier layer's selection",
+                layer=self.cache.layer,
+            )
+        return append_entries(self.sequences, self.cache, 0, indexer_key_states, len(indexer_key_states[0]))
+
+
+def append_entries(
+    sequences: Sequences, cache: LayerCache, number: int, states: torch.Tensor, tokens: int | None = None
+) -> torch.Tensor:
+    """Store the new entries ``(sequences, entries, width)`` of a layer; return all of them.
+
+    ``tokens`` are those of the forward call, where the caller knows.
+    """
+    entry = cache.entries[number]
+    view = sequences.pool.engine.block_caches.layer(entry.name, cache.layer).unsqueeze(-2)
+    states = states.unsqueeze(1)
+    check_states(cache.layer, states, view, entry.name)
+    sequences.enter(cache.layer, entry.name, len(states), tokens)
+    places = sequences.places(entry.group)
+    if states.shape[2] * len(states) != len(places.write[0]):
+        raise PlanError(
+            f"layer {cache.layer}: the model hands {states.shape[2]} entries of {entry.name} a sequence, but "
+            f"{len(places.write[0]) // len(states)} are due, one every {entry.rate} tokens",
+            layer=cache.layer,
+        )
+    write(view, places, states)
+    seen = read(view, places, len(states)).squeeze(1)
+    sequences.leave()
+    return seen
+
+
+def write(view: torch.Tensor, places: Places, states: torch.Tensor) -> None:
+    """Put ``(sequences, heads, tokens, dim)`` where the call under way writes."""
     tokens = states.detach().transpose(1, 2).reshape(-1, *view.shape[-2:])
     view.index_put_(places.write, tokens)
 
 
-def _read(view: torch.Tensor, places: Places, num_sequences: int) -> torch.Tensor:
+def read(view: torch.Tensor, places: Places, num_sequences: int) -> torch.Tensor:
+    """All that a query of the call under way may see, contiguous ``(sequences, heads, tokens, dim)``."""
     num_heads, dim = view.shape[-2:]
-    gathered = view.index_select(0, places.read).view(num_sequences, -1, num_heads, dim)
+    gathered = view.index_select(0, places.read).reshape(num_sequences, -1, num_heads, dim)
     seen = gathered[:, places.skip : places.skip + places.length].transpose(1, 2)
     # Not contiguous(), which leaves the stride of an axis of one head as it is.
     return torch.empty(seen.shape, dtype=seen.dtype, device=seen.device).copy_(seen)
+
+
+def check_states(layer: int, states: torch.Tensor, view: torch.Tensor, what: str) -> None:
+    """Raise :class:`~cachecore.PlanError` when the model hands something else than was planned."""
+    handed = states.shape[1], states.shape[3], states.dtype, states.device
+    planned = view.shape[-2], view.shape[-1], view.dtype, view.device
+    if handed == planned:
+        return
+    raise PlanError(
+        f"layer {layer}: the model hands {what} of {_named(*handed)}, but the plan has "
+        f"{_named(*planned)}; plan with the model's dtype and device, and with "
+        "kv_shapes=measure_kv_shapes(model) where its configuration does not tell the shapes",
+        layer=layer,
+    )
 
 
 def _named(num_heads: int, dim: int, dtype: torch.dtype, device: torch.device) -> str:

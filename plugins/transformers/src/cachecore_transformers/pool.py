@@ -1,4 +1,4 @@
-"""One engine and its free blocks, shared by any number of caches."""
+"""One engine with its free blocks and slots, shared by any number of caches."""
 
 from __future__ import annotations
 
@@ -9,13 +9,29 @@ from typing import Any
 
 import torch
 
-from cachecore import CacheEngine, CachePlanSet, PlanError, PluginError, PluginRegistry, open_engine
+from cachecore import (
+    BlockPairs,
+    CacheEngine,
+    CachePlanSet,
+    CacheTensorSpec,
+    Completion,
+    NamedCacheView,
+    PlanError,
+    PluginError,
+    PluginRegistry,
+    StateCacheEngine,
+    open_engine,
+)
 from cachecore.plan import BlockCachePlan
+from cachecore.state_plan import StateCachePlan
+from cachecore.stats import GroupStats
 from cachecore_transformers.blocks import BlockAllocator
-from cachecore_transformers.models import KvShape, LayerCache, describe_layers
-from cachecore_transformers.plan import blocks_for, plan_model
+from cachecore_transformers.models import LayerCache, describe_layers
+from cachecore_transformers.plan import STATE_GROUP, blocks_for, plan_model
+from cachecore_transformers.shapes import KvShape, StateShape
+from cachecore_transformers.tables import BlockTables, SlotTables
 
-__all__ = ["CachePool", "Group", "open_pool"]
+__all__ = ["CachePool", "Group", "SlotGroup", "open_pool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +42,7 @@ class Group:
     device: torch.device
     allocator: BlockAllocator
     host_allocator: BlockAllocator
+    engine: CacheEngine[torch.Tensor]
 
     @property
     def page_order(self) -> tuple[int, ...] | None:
@@ -37,14 +54,19 @@ class Group:
         return (*range(lead), *(lead + axes.index(axis) for axis in ("token", "head", "other")))
 
     @property
+    def rate(self) -> int:
+        """Tokens that share one entry of a block: 1, but for compressed entries."""
+        return self.plan.specs[0].tokens_per_entry
+
+    @property
     def block_size(self) -> int:
-        """Tokens in a block."""
-        return self.plan.geometry.logical_block_size
+        """Tokens (or compressed entries) in a block."""
+        return self.plan.geometry.logical_block_size // self.rate
 
     @property
     def page_size(self) -> int:
-        """Tokens in a kernel page."""
-        return self.plan.geometry.page_size
+        """Tokens (or compressed entries) in a kernel page."""
+        return self.plan.geometry.page_size // self.rate
 
     @property
     def entry_tokens(self) -> int:
@@ -56,9 +78,48 @@ class Group:
         """Tokens that a query sees, itself included; None for all."""
         return self.plan.group.window
 
+    def new_tables(self) -> BlockTables:
+        """Tables of one cache in this group."""
+        return BlockTables(self.allocator, self.block_size, self.window, self.rate)
+
+    def copy(self, pairs: BlockPairs) -> Completion:
+        """Copy blocks on the device."""
+        return self.engine.copy_blocks(pairs, group=self.plan.name)
+
+    def swap(self, pairs: BlockPairs, *, to_host: bool) -> Completion:
+        """Move blocks between the tiers."""
+        return (self.engine.swap_out if to_host else self.engine.swap_in)(pairs, group=self.plan.name)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotGroup:
+    """The state group of a pool: its plan, its device, and the free slots of both tiers."""
+
+    plan: StateCachePlan
+    device: torch.device
+    allocator: BlockAllocator
+    host_allocator: BlockAllocator
+    engine: StateCacheEngine[torch.Tensor]
+
+    def new_tables(self) -> SlotTables:
+        """Slots of one cache in this group; a slot is zeroed when it is given to a new sequence."""
+        return SlotTables(self.allocator, self.zero)
+
+    def zero(self, slots: list[int]) -> None:
+        """Zero slots for new sequences."""
+        self.engine.zero_slots(slots, group=self.plan.name)
+
+    def copy(self, pairs: BlockPairs) -> Completion:
+        """Copy slots on the device."""
+        return self.engine.copy_slots(pairs, group=self.plan.name)
+
+    def swap(self, pairs: BlockPairs, *, to_host: bool) -> Completion:
+        """Move slots between the tiers."""
+        return (self.engine.swap_out if to_host else self.engine.swap_in)(pairs, group=self.plan.name)
+
 
 class CachePool:
-    """The blocks of one running engine, handed out to caches.
+    """The blocks and slots of one running engine, handed out to caches.
 
     ``layers`` describe the model's layers in order (:func:`~cachecore_transformers.describe_layers`).
     The pool owns the engine: :meth:`close` closes it.
@@ -67,38 +128,42 @@ class CachePool:
     def __init__(self, engine: CacheEngine[torch.Tensor], layers: tuple[LayerCache, ...]) -> None:
         self.engine = engine
         self.layers = layers
-        stats = {group.group: group for group in engine.stats().groups}
-        places = {layer.group: layer.layer for layer in layers if layer.group is not None}
-        planned = {plan.name for plan in engine.plans.blocks}
-        if set(places) != planned:
+        needed = {layer.group for layer in layers if layer.group is not None}
+        needed |= {entry.group for layer in layers for entry in layer.entries}
+        needed |= {STATE_GROUP for layer in layers if layer.states}
+        if needed != set(engine.plans.names):
             raise PlanError(
-                f"the engine has groups {sorted(planned)}, but the model's layers need {sorted(places)}; "
+                f"the engine has groups {sorted(engine.plans.names)}, but the model's layers need {sorted(needed)}; "
                 "plan with plan_model() of the same configuration"
             )
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, Group | SlotGroup] = {}
+        counts = {group.group: group for group in engine.stats().groups}
         for plan in engine.plans.blocks:
-            row = engine.block_caches.layer("k_cache", places[plan.name])
-            if not isinstance(row, torch.Tensor):
-                raise PluginError(
-                    f"backend {engine.backend.name!r} makes views of type {type(row).__name__}; transformers needs "
-                    "torch tensors, so choose a torch backend such as cachecore-cpu"
-                )
-            counts = stats[plan.name]
-            self.groups[plan.name] = Group(
-                plan,
-                row.device,
-                BlockAllocator(counts.num_blocks, group=plan.name, tier="device"),
-                BlockAllocator(counts.num_host_blocks, group=plan.name, tier="host"),
+            device = self._device_of(engine.block_caches, plan.specs[0])
+            self.groups[plan.name] = Group(plan, device, *_allocators(counts[plan.name], "blocks"), engine)
+        if engine.plans.states:
+            counts = {group.group: group for group in engine.states.stats().groups}
+        for slots in engine.plans.states:
+            device = self._device_of(engine.states.state_caches, slots.specs[0])
+            self.groups[slots.name] = SlotGroup(slots, device, *_allocators(counts[slots.name], "slots"), engine.states)
+
+    def _device_of(self, caches: NamedCacheView[torch.Tensor], spec: CacheTensorSpec) -> torch.device:
+        row: object = caches.layer(spec.name, spec.row_ids[0])
+        if not isinstance(row, torch.Tensor):
+            raise PluginError(
+                f"backend {self.engine.backend.name!r} makes views of type {type(row).__name__}; transformers needs "
+                "torch tensors, so choose a torch backend such as cachecore-cpu"
             )
+        return row.device
 
     def num_free(self, *, host: bool = False) -> dict[str, int]:
-        """Free blocks of every group."""
+        """Free blocks (slots, for states) of every group."""
         return {
             name: (group.host_allocator if host else group.allocator).num_free for name, group in self.groups.items()
         }
 
     def num_used(self, *, host: bool = False) -> dict[str, int]:
-        """Blocks of every group that some cache holds; all zero once every cache was released."""
+        """Blocks (slots) of every group that some cache holds; all zero once every cache was released."""
         return {
             name: (group.host_allocator if host else group.allocator).num_used for name, group in self.groups.items()
         }
@@ -116,6 +181,13 @@ class CachePool:
         self.close()
 
 
+def _allocators(counts: GroupStats, what: str) -> tuple[BlockAllocator, BlockAllocator]:
+    return (
+        BlockAllocator(counts.num_blocks, group=counts.group, tier="device", what=what),
+        BlockAllocator(counts.num_host_blocks, group=counts.group, tier="host", what=what),
+    )
+
+
 def open_pool(
     config: Any,
     *,
@@ -127,6 +199,7 @@ def open_pool(
     plans: CachePlanSet | None = None,
     device: object = "cpu",
     kv_shapes: Mapping[int, KvShape] | None = None,
+    state_shapes: Mapping[int, tuple[StateShape, ...]] | None = None,
     backend: str | None = None,
     registry: PluginRegistry | None = None,
     **planning: Any,
@@ -138,7 +211,8 @@ def open_pool(
     :func:`~cachecore_transformers.plan_model`: ``block_size``, ``kernel_block_size``, ``dtype``, ``hints``.
     """
     if plans is None:
-        plans = plan_model(config, device=device, kv_shapes=kv_shapes, backend=backend, registry=registry, **planning)
+        planning.update(kv_shapes=kv_shapes, state_shapes=state_shapes, backend=backend, registry=registry)
+        plans = plan_model(config, device=device, **planning)
     elif planning:
         raise TypeError(f"plans are given, so {', '.join(planning)} would change nothing; leave it out")
     if num_blocks is None:
@@ -151,7 +225,7 @@ def open_pool(
         plans, num_blocks, device=device, host_counts=num_host_blocks, backend=backend, registry=registry
     )
     try:
-        return CachePool(engine, describe_layers(config, kv_shapes))
+        return CachePool(engine, describe_layers(config, kv_shapes, state_shapes))
     except BaseException:
         engine.close()
         raise

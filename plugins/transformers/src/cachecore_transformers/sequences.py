@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import torch
+
 from cachecore.blocks import BlockPairs
 from cachecore.errors import EngineStateError
+from cachecore_transformers.calls import WRITTEN, ForwardCall, needed_parts
 from cachecore_transformers.places import Places, find_places
-from cachecore_transformers.pool import CachePool
-from cachecore_transformers.tables import BlockTables, Fork
+from cachecore_transformers.plan import STATE_GROUP
+from cachecore_transformers.pool import CachePool, Group
+from cachecore_transformers.states import BatchStates
+from cachecore_transformers.tables import Fork
 
 __all__ = ["Sequences"]
 
@@ -20,59 +25,99 @@ class Sequences:
     blocks of every group at its start, so that running out of blocks leaves everything as it was.
     """
 
-    def __init__(self, pool: CachePool, num_layers: int) -> None:
+    def __init__(self, pool: CachePool) -> None:
         self.pool = pool
         self.length = 0
         self.num_sequences = 0
         self.on_host: set[int] = set()
         self.record_past = False
-        self.tables = {
-            name: BlockTables(group.allocator, group.block_size, group.window) for name, group in pool.groups.items()
-        }
-        self._num_layers = num_layers
-        self._joined: set[int] = set()
-        self._tokens = 0
+        self.tables = {name: group.new_tables() for name, group in pool.groups.items()}
+        self.states = BatchStates(pool, self.tables.get(STATE_GROUP))
+        self._call = ForwardCall(needed_parts(pool.layers))
         self._places: dict[str, Places] = {}
 
     # -- a forward call ------------------------------------------------------------------------
 
     def layer_length(self, layer: int) -> int:
-        """Tokens that ``layer`` holds: the new ones too once it has seen this forward call."""
-        return self.length + (self._tokens if layer in self._joined else 0)
+        """Tokens that ``layer`` holds keys of: the new ones too once it has seen this forward call."""
+        return self.length + (self._call.tokens if self._call.stage((layer, "kv")) else 0)
 
-    def enter(self, layer: int, group: str, num_sequences: int, tokens: int) -> Places:
-        """Begin or join the forward call that hands ``layer`` the next ``tokens`` of every sequence."""
-        if layer in self._joined or (self._joined and tokens != self._tokens):
+    def enter(
+        self, layer: int, name: str, num_sequences: int, tokens: int | None = None, *, stage: int = WRITTEN
+    ) -> None:
+        """Begin or join the forward call that brings part ``name`` of ``layer`` the next ``tokens``.
+
+        Without ``tokens`` a layer does not know how many they are: those of the call, and at least one.
+        """
+        call = self._call
+        again = call.stage((layer, name)) >= stage
+        if again and call.is_whole:
+            self._settle()
+        elif again or (call.under_way and not call.is_guess and tokens not in (None, call.tokens)):
             raise EngineStateError(
-                f"layer {layer} is handed {tokens} tokens while a forward call of {self._tokens} is under way "
-                f"(layers {sorted(self._joined)} of {self._num_layers} have seen it): that call was interrupted or "
-                "skips layers. Call rollback() on the cache to forget its tokens, then repeat it"
+                f"layer {layer} is handed {'the next' if tokens is None else tokens} tokens while a forward call of "
+                f"{call.tokens} is under way (layers {call.layers} of {call.num_layers} have seen it): that call was "
+                "interrupted or skips layers. Call rollback() on the cache to forget its tokens, then repeat it"
             )
-        if not self._joined:
-            self._begin(num_sequences, tokens)
-        self._joined.add(layer)
+        if not call.under_way:
+            self._begin(num_sequences, tokens or 1)
+            call.is_guess = tokens is None
+        elif tokens is not None and call.is_guess:
+            self._learn(tokens)
+        call.record((layer, name), stage)
+        self.states.enter(layer)
+
+    def close_whole(self, layer: int, name: str, stage: int) -> None:
+        """Close a call that every layer has seen, if part ``name`` of ``layer`` can only belong to the next one."""
+        if self._call.stage((layer, name)) >= stage:
+            self.leave()
+
+    def copy_of_state(self, layer: int, name: str) -> torch.Tensor:
+        """State ``name`` of ``layer``, ``(sequences, *shape)``, between forward calls."""
+        self.check_whole("reading a state")
+        self._check_resident("reading a state")
+        self.states.enter(layer)
+        found = self.states.bind(name).clone()
+        self.states.forget()
+        return found
+
+    def places(self, group: str) -> Places:
+        """Where the call under way writes and reads in ``group``."""
         places = self._places.get(group)
         if places is None:
-            tables = self.tables[group]
-            places = self._places[group] = find_places(
-                self.pool.groups[group], tables, tables.span(self.length, tokens)
-            )
+            tables, held = self.tables[group], self.pool.groups[group]
+            if not isinstance(held, Group):
+                raise EngineStateError(f"group {group!r} has slots, no blocks")
+            span = tables.span(self.length, self._call.tokens)
+            places = self._places[group] = find_places(held, tables, span)
         return places
 
     def leave(self) -> None:
-        """Close the forward call after its last layer: count its tokens, let go what no query will see."""
-        if len(self._joined) < self._num_layers:
-            return
-        self.length += self._tokens
-        self._forget_call()
-        if not self.record_past:
-            self.drop_unseen()
+        """Close the forward call after its last layer: count its tokens, let go what no query will see.
+
+        A layer of states does not say when it is done: a call that ends with one is closed by what comes next.
+        """
+        if self._call.is_whole:
+            self._settle()
 
     def rollback(self) -> None:
-        """Forget the tokens of an interrupted forward call, in all layers. Without one, do nothing."""
-        if self._joined:
-            self._forget_call()
-            self._truncate(self.length)
+        """Forget the tokens of an interrupted forward call, in all layers. Without one, do nothing.
+
+        Raises
+        ------
+        EngineStateError
+            When the call has overwritten states of tokens before it: only :meth:`clear` helps then.
+        """
+        self.leave()
+        if not self._call.under_way:
+            return
+        if self.length and self.states.has_written:
+            raise EngineStateError(
+                f"rollback(): layers {self._call.layers} have overwritten their states with those of the interrupted "
+                "call; reset() the cache and begin with the prompt, or keep a fork() where that may happen"
+            )
+        self._forget_call()
+        self._truncate(self.length)
 
     def _begin(self, num_sequences: int, tokens: int) -> None:
         if self.num_sequences and num_sequences != self.num_sequences:
@@ -81,18 +126,39 @@ class Sequences:
                 "batch_repeat_interleave(), batch_select_indices() or a new cache"
             )
         self._check_resident("a forward call")
+        self._reserve(num_sequences, tokens)
+        self.num_sequences = num_sequences
+
+    def _learn(self, tokens: int) -> None:
+        """The call is of ``tokens``, not one."""
+        try:
+            self._reserve(self.num_sequences, tokens)
+        except BaseException:
+            if not self._call.has_written:
+                self._forget_call()
+                self._truncate(self.length)
+            raise
+        self._call.is_guess = False
+
+    def _reserve(self, num_sequences: int, tokens: int) -> None:
         stop = self.length + tokens
         purpose = f"a step of {tokens} tokens in {num_sequences} sequences of {self.length}"
         for tables in self.tables.values():
             tables.allocator.check(tables.missing(num_sequences, stop), purpose)
         for tables in self.tables.values():
             tables.reserve(num_sequences, stop, purpose)
-        self.num_sequences = num_sequences
-        self._tokens = tokens
+        self._call.tokens = tokens
+
+    def _settle(self) -> None:
+        self.length += self._call.tokens
+        self.states.flush()
+        self._forget_call()
+        if not self.record_past:
+            self.drop_unseen()
 
     def _forget_call(self) -> None:
-        self._joined.clear()
-        self._tokens = 0
+        self._call.forget()
+        self.states.forget()
         self._places.clear()
 
     # -- fewer tokens --------------------------------------------------------------------------
@@ -105,6 +171,8 @@ class Sequences:
     def crop(self, tokens: int) -> None:
         """Forget the last ``tokens`` of every sequence, then what lies behind the windows."""
         self.check_whole("crop()")
+        if tokens and STATE_GROUP in self.tables:
+            raise EngineStateError("crop(): states cannot take tokens back; fork() the cache before tokens on trial")
         length = max(0, self.length - tokens)
         for name, tables in self.tables.items():
             oldest = tables.first * tables.block_size
@@ -156,6 +224,9 @@ class Sequences:
     def select(self, indices: Sequence[int], what: str) -> None:
         """Continue with the sequences ``indices``: repeated ones fork, those left out are released."""
         forks = self._plan_forks(indices, what, keep=False)
+        if not indices:  # nobody is left, so nothing is remembered of how long they were
+            self.clear()
+            return
         blocks = self._copied({name: fork.sources for name, fork in forks.items()}, what)
         for name, fork in forks.items():
             self.tables[name].adopt(fork, blocks[name])
@@ -186,7 +257,7 @@ class Sequences:
         try:
             for name, blocks in sources.items():
                 taken[name] = self.tables[name].allocator.take(len(blocks), what)
-                self.pool.engine.copy_blocks(BlockPairs(blocks, taken[name]), group=name)
+                self.pool.groups[name].copy(BlockPairs(blocks, taken[name]))
         except BaseException:
             for name, blocks in taken.items():
                 self.tables[name].allocator.release(blocks)
@@ -197,10 +268,11 @@ class Sequences:
 
     def check_whole(self, what: str) -> None:
         """Raise :class:`~cachecore.EngineStateError` when a forward call was interrupted."""
-        if self._joined:
+        self.leave()
+        if self._call.under_way:
             raise EngineStateError(
-                f"{what}: a forward call of {self._tokens} tokens was interrupted after layers {sorted(self._joined)}; "
-                "call rollback() on the cache first"
+                f"{what}: a forward call of {self._call.tokens} tokens was interrupted after layers "
+                f"{self._call.layers}; call rollback() on the cache first"
             )
 
     def _check_resident(self, what: str) -> None:

@@ -1,4 +1,4 @@
-"""Moving whole sequences to the host tier and back, every block of every group."""
+"""Moving whole sequences to the host tier and back, every block and slot of every group."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from cachecore.blocks import BlockPairs
 from cachecore.errors import EngineStateError
+from cachecore.meaning import several, whole
 from cachecore_transformers.blocks import BlockAllocator
 from cachecore_transformers.sequences import Sequences
 
@@ -42,7 +43,7 @@ def _choose(sequences: Sequences, which: Iterable[int] | None, what: str, *, on_
     everyone = range(sequences.num_sequences)
     if which is None:
         return [sequence for sequence in everyone if (sequence in sequences.on_host) == on_host]
-    chosen = sorted(set(which))
+    chosen = sorted({whole(sequence, f"{what}: a sequence") for sequence in several(which, f"{what}: sequences")})
     for sequence in chosen:
         if sequence not in everyone:
             raise IndexError(f"{what}: sequence {sequence} does not exist; this cache holds {len(everyone)}")
@@ -53,9 +54,7 @@ def _choose(sequences: Sequences, which: Iterable[int] | None, what: str, *, on_
 
 
 def _move(sequences: Sequences, chosen: list[int], *, to_host: bool) -> dict[str, BlockPairs]:
-    engine = sequences.pool.engine
     what = "swap_out()" if to_host else "swap_in()"
-    move = engine.swap_out if to_host else engine.swap_in
     held = {
         name: list(dict.fromkeys(block for sequence in chosen for block in tables.tables[sequence]))
         for name, tables in sequences.tables.items()
@@ -68,7 +67,7 @@ def _move(sequences: Sequences, chosen: list[int], *, to_host: bool) -> dict[str
         for name, blocks in held.items():
             moved[name] = BlockPairs(blocks, ends[name][1].take(len(blocks), what))
             # The caller's stream waits, so a block freed here is not written before it was read.
-            move(moved[name], group=name).wait()
+            sequences.pool.groups[name].swap(moved[name], to_host=to_host).wait()
     except BaseException:
         for name, pairs in moved.items():
             ends[name][1].release(pairs.dst)

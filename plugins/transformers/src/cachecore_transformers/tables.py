@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from cachecore_transformers.blocks import BlockAllocator
 
-__all__ = ["BlockTables", "Fork", "Span"]
+__all__ = ["BlockTables", "Fork", "SlotTables", "Span"]
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """What one forward call touches: it writes ``[start, stop)`` and its queries see ``[visible, stop)``."""
+    """What one forward call touches: it writes ``[start, stop)`` and its queries see ``[visible, stop)``.
+
+    In entries: tokens, or what a group keeps once for several tokens.
+    """
 
     visible: int
     start: int
@@ -46,12 +49,15 @@ class BlockTables:
 
     A block that is not full has one reference. That is what makes a write safe: it never reaches a
     block that another table reads.
+
+    A group of compressed entries has one for every ``rate`` tokens, and ``block_size`` counts entries.
     """
 
-    def __init__(self, allocator: BlockAllocator, block_size: int, window: int | None) -> None:
+    def __init__(self, allocator: BlockAllocator, block_size: int, window: int | None, rate: int = 1) -> None:
         self.allocator = allocator
         self.block_size = block_size
         self.window = window
+        self.rate = rate
         self.first = 0
         self.tables: list[list[int]] = []
 
@@ -63,24 +69,25 @@ class BlockTables:
     def span(self, length: int, tokens: int) -> Span:
         """The positions of a forward call of ``tokens`` after ``length`` cached ones."""
         visible = 0 if self.window is None else max(0, length - (self.window - 1))
-        return Span(visible, length, length + tokens)
+        return Span(visible, length // self.rate, (length + tokens) // self.rate)
 
     def missing(self, num_sequences: int, stop: int) -> int:
         """Blocks to take before token ``stop - 1`` of every sequence has a place."""
-        return num_sequences * max(0, -(-stop // self.block_size) - self.first - self.num_blocks)
+        return num_sequences * max(0, -(-(stop // self.rate) // self.block_size) - self.first - self.num_blocks)
 
-    def reserve(self, num_sequences: int, stop: int, purpose: str) -> None:
-        """Give every sequence the blocks for tokens up to ``stop``."""
+    def reserve(self, num_sequences: int, stop: int, purpose: str) -> list[int]:
+        """Give every sequence the blocks for tokens up to ``stop``; returns the new ones."""
         if not self.tables:
             self.tables = [[] for _ in range(num_sequences)]
         new = self.allocator.take(self.missing(num_sequences, stop), purpose)
         each = len(new) // num_sequences
         for number, table in enumerate(self.tables):
             table.extend(new[number * each : (number + 1) * each])
+        return new
 
     def truncate(self, length: int) -> None:
         """Release the blocks wholly after the first ``length`` tokens."""
-        keep = max(0, -(-length // self.block_size) - self.first)
+        keep = max(0, -(-(length // self.rate) // self.block_size) - self.first)
         for table in self.tables:
             self.allocator.release(table[keep:])
             del table[keep:]
@@ -110,7 +117,7 @@ class BlockTables:
         every other one gets a copy. With ``keep`` the present tables stay too, so every new table
         needs a copy. Changes nothing.
         """
-        partial = length % self.block_size != 0
+        partial = self._is_written_on(length)
         owned = set(range(len(self.tables))) if keep else set()
         tables, shared, copied = [], [], []
         for number, sequence in enumerate(indices):
@@ -124,6 +131,10 @@ class BlockTables:
             owned.add(sequence)
         return Fork(tables, shared, copied)
 
+    def _is_written_on(self, length: int) -> bool:
+        """Whether the last block of a sequence of ``length`` tokens will be written to again."""
+        return length // self.rate % self.block_size != 0
+
     def adopt(self, fork: Fork, blocks: Sequence[int]) -> None:
         """Replace the tables by planned ones; ``blocks`` hold the copies of ``fork.sources``."""
         self.allocator.share(fork.shared)
@@ -132,3 +143,41 @@ class BlockTables:
         for table in self.tables:
             self.allocator.release(table)
         self.tables = fork.tables
+
+
+class SlotTables(BlockTables):
+    """The slots of all sequences of one cache in a state group: one each, always written on.
+
+    ``zero`` is called with the slots that new sequences get.
+    """
+
+    def __init__(self, allocator: BlockAllocator, zero: Callable[[list[int]], None]) -> None:
+        super().__init__(allocator, 1, None)
+        self._zero = zero
+
+    @property
+    def slots(self) -> list[int]:
+        """Each sequence's slot."""
+        return [slot for (slot,) in self.tables]
+
+    def missing(self, num_sequences: int, stop: int) -> int:
+        """Slots to take: one for every new sequence."""
+        return 0 if self.tables else num_sequences
+
+    def reserve(self, num_sequences: int, stop: int, purpose: str) -> list[int]:
+        """Give every new sequence a slot of zeros."""
+        new = self.allocator.take(self.missing(num_sequences, stop), purpose)
+        if new:
+            self.tables = [[slot] for slot in new]
+            self._zero(new)
+        return new
+
+    def truncate(self, length: int) -> None:
+        """A slot does not shrink."""
+
+    def drop_before(self, visible: int) -> int:
+        """Nor does it lie behind a window."""
+        return 0
+
+    def _is_written_on(self, length: int) -> bool:
+        return True
