@@ -140,10 +140,13 @@ def base_alignment(subject: Subject, case: BlockCase) -> str | None:
 
 @check("layout", "one-run-hint", BLOCK_CASES)
 def one_run(subject: Subject, case: BlockCase) -> str | None:
-    """Asked for blocks of one run, the layout is still sound; how many runs a block has is reported."""
+    """Asked for blocks of one run, the layout is sound, or refused for rows that must be contiguous."""
     geometry = subject.geometry(case)
     specs = case.specs(geometry.page_size)
-    device, host = _both_tiers(subject, specs, geometry, LayoutHints(one_run_per_block=True))
+    try:
+        device, host = _both_tiers(subject, specs, geometry, LayoutHints(one_run_per_block=True))
+    except PlanError as error:
+        return f"refused: {error}"
     prove(device, specs, geometry.pages_per_block, "device layout, one run a block")
     prove(host, specs, geometry.pages_per_block, "host layout, one run a block")
     runs = sum(pool.outer for pool in device.pools if pool.inner)
