@@ -22,7 +22,15 @@ from cachecore_torch_default.testing import (
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cachecore import BlockCopyInfo, CachePlanSet, CopySegment
+from cachecore import (
+    BlockCacheGeometry,
+    BlockCopyInfo,
+    CachePlanSet,
+    CacheTensorSpec,
+    CopySegment,
+    StandardLayoutPolicy,
+    plan_from_specs,
+)
 
 BOUND = 64
 
@@ -115,3 +123,22 @@ def test_blocks_larger_than_the_bound_are_swapped_in_parts(
 
     assert tier_contents(real, host=not swap_in) == tier_contents(oracle, host=not swap_in)
     assert taken.most <= 2 * BOUND
+
+
+@pytest.mark.parametrize("swap_in", [False, True])
+def test_a_block_whose_aligned_row_is_longer_than_the_staging_area_is_swapped(
+    swap_in: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 9 runs of 1 byte, 16 apart on the host: a staging row takes 8 * 16 + 16 = 144 bytes, half the area has 128
+    spec = CacheTensorSpec(name="flags", shape=(1,), dtype="uint8", alignment=16, row_ids=tuple(range(9)))
+    plan = plan_from_specs([spec], BlockCacheGeometry(4), StandardLayoutPolicy())
+    staged = BlockCopyInfo(
+        "staged", 500, lambda src, dst: None, lambda context: StagedSwap(context, host_is_src=swap_in)
+    )
+    monkeypatch.setattr(swap, "WORKSPACE_NBYTES", 4 * BOUND)
+    real, oracle = engine_and_oracle(CachePlanSet((plan,), "cpu", "test"), TorchBackend(), "cpu", (staged,))
+
+    for engine in (real, oracle):
+        (engine.swap_in if swap_in else engine.swap_out)({0: 1, 2: 0}).synchronize()
+
+    assert tier_contents(real, host=not swap_in) == tier_contents(oracle, host=not swap_in)

@@ -106,7 +106,7 @@ class StagedSwap(BlockCacheCopy):
                 at = group.src_start, num_blocks, group.src_block_stride
                 groups.append((group, word_tensor(pool, *at, dims, group.nbytes, word), word))
             # Half for the staging rows, half for what one group's gather takes beside them.
-            step = WORKSPACE_NBYTES // 2 // max(1, row_nbytes)
+            step = max(1, WORKSPACE_NBYTES // 2 // max(1, row_nbytes))  # aligned, one row may be longer than its bytes
             self._parts.append(_Part(tuple(groups), runs, row_nbytes, step))
         self._stream: Any = None
         if has_streams(self._device):
