@@ -235,3 +235,52 @@ def test_inference_mode_and_grad_mode_take_turns(make_pool):
     with torch.inference_mode():
         both.steps(2)
     both.steps(2)
+
+
+@pytest.mark.parametrize("name", ["gemma3", "qwen3_next"])
+def test_a_batch_of_which_nobody_is_left_starts_anew(name, make_pool):
+    pool = make_pool(name, num_sequences=2)
+    both = twins(name, pool, num_tokens=21)
+
+    both.blocks.batch_select_indices(torch.tensor([], dtype=torch.int64))
+
+    assert (both.blocks.get_seq_length(), both.blocks.batch_size) == (0, -1)
+    assert set(pool.num_used().values()) == {0}
+    again = Twins(name, pool)
+    again.blocks = both.blocks
+    again.call(**prompts(2))
+    again.steps(2)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda cache: cache.batch_repeat_interleave(-1), PlanError),
+        (lambda cache: cache.batch_repeat_interleave(1.5), TypeError),
+        (lambda cache: cache.batch_select_indices(torch.tensor([0.5])), TypeError),
+        (lambda cache: cache.batch_select_indices(None), TypeError),
+        (lambda cache: cache.crop(1), PlanError),
+        (lambda cache: cache.crop(float("nan")), TypeError),
+        (lambda cache: cache.swap_out(["x"]), TypeError),
+        (lambda cache: cache.swap_out(3), TypeError),
+        (lambda cache: CachecoreCache(None), TypeError),
+    ],
+)
+def test_what_is_no_change_of_a_batch_is_refused_and_changes_nothing(change, error, make_pool):
+    pool = make_pool("llama", num_sequences=4)
+    both = twins("llama", pool, num_sequences=2)
+
+    with pytest.raises(error):
+        change(both.blocks)
+
+    both.steps(3)
+
+
+def test_sequences_named_by_tensors_swap_back(make_pool):
+    pool = make_pool("llama", num_sequences=2, num_host_blocks=32)
+    both = twins("llama", pool, num_sequences=2)
+
+    both.blocks.swap_out(torch.tensor([1]))
+    both.blocks.swap_in()
+
+    both.steps(3)
