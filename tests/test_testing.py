@@ -258,3 +258,17 @@ def test_text_gathers_what_was_skipped_for_one_reason(subject):
 
     assert "skipped 10 checks of order: byte tensors have no streams" in lines
     assert lines[-1] == "0 passed, 0 failed, 10 skipped in 0.1 s"
+
+
+def test_text_gathers_failures_that_differ_in_numbers_only(subject):
+    outcomes = [
+        Outcome("copy", f"copy/one[{name}]", FAIL, f"cache {name!r}: expected 0x{byte:02x}, found 0xff, at byte {byte}")
+        for byte, name in enumerate(("k", "v", "index"), 10)
+    ]
+    outcomes.append(Outcome("swap", "swap/one", FAIL, "another"))
+
+    lines = text(report(subject, outcomes, 0.1))
+
+    assert "FAIL copy/one[k] and 2 more alike, such as copy/one[v]" in lines
+    assert "  cache 'k': expected 0x0a, found 0xff, at byte 10" in lines
+    assert "FAIL swap/one" in lines

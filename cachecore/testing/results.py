@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ PASS = "pass"
 FAIL = "fail"
 SKIP = "skipped"
 REPORT_VERSION = 1
+_NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+|'[^']*'")
+"""What differs between failures that are alike: addresses, sizes, names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +119,12 @@ def text(data: dict[str, Any], *, verbose: bool = False) -> list[str]:
     for one in checks:
         if one["status"] == SKIP:
             skipped.setdefault(one["told"], []).append(one["id"])
+    alike: dict[str, list[dict[str, Any]]] = {}
     for one in failed:
-        lines += ["", f"FAIL {one['id']}", *(f"  {line}" for line in one["told"].splitlines())]
+        alike.setdefault(one["id"].partition("/")[0] + _NUMBERS.sub("", one["told"]), []).append(one)
+    for first, *more in alike.values():
+        also = f" and {len(more)} more alike, such as {more[0]['id']}" if more else ""
+        lines += ["", f"FAIL {first['id']}{also}", *(f"  {line}" for line in first["told"].splitlines())]
     if skipped:
         lines.append("")
         lines += [f"skipped {_named(ids)}: {reason}" for reason, ids in skipped.items()]

@@ -18,27 +18,30 @@ torch: Any = import_module("torch")  # by name: the core type-checks where no to
 class TorchStreams:
     """Through the device's own torch module. Delays are matrix products, which every accelerator has."""
 
-    _LEAST_S = 1e-3
-    """A product this long needs few launches for a delay, so that no queue overflows."""
+    _MEASURED_S = 0.02
+    """Long enough to be measured; a delay is then some tens of launches, and no queue overflows."""
 
     def __init__(self, module: Any, device: Any) -> None:
         self._module = module
         self._device = device
-        self._side = 128
-        while (took := self._time()) < self._LEAST_S and self._side < 8192:
-            self._side *= 2
-        self._per_second = 1 / took
+        self._count, self._side = 4, 128
+        # The least of several: what a first call or a busy machine adds would make every delay too short.
+        while (took := min(self._time() for _ in range(3))) < self._MEASURED_S:
+            if self._side < 4096:
+                self._side *= 2
+            else:
+                self._count *= 2
+        self._per_second = self._count / took
 
     def _time(self) -> float:
-        """Seconds that one product takes."""
+        """Seconds that the products take."""
         self._factor = torch.ones(self._side, self._side, device=self._device)
         self._product = torch.empty_like(self._factor)
-        self._multiply(2)
         self.synchronize()
         started = time.perf_counter()
-        self._multiply(2)
+        self._multiply(self._count)
         self.synchronize()
-        return max(time.perf_counter() - started, 1e-6) / 2
+        return time.perf_counter() - started
 
     def _multiply(self, times: int) -> None:
         for _ in range(times):

@@ -131,6 +131,15 @@ class FalselyPinned(NotPinned):
         return made
 
 
+class CannotPin(NotPinned):
+    """Declares page-locked host memory, and has none to give."""
+
+    def allocate(self, layout, num_entries, device, *, pinned=False):
+        if pinned:
+            raise AllocationError("no page-locked memory")
+        return super().allocate(layout, num_entries, device, pinned=pinned)
+
+
 class ReadDropsTheTail(ByteBackend):
     def read(self, allocation, pool, offset, nbytes):
         return super().read(allocation, pool, offset, nbytes // 16 * 16 - (nbytes > 4096))
@@ -295,6 +304,7 @@ BACKEND_MUTANTS = [
     _mutant(ZeroClearsTheFirstPoolOnly, "memory/zero[kv-and-index]", "found 0x"),
     _mutant(NotPinned, "memory/kinds", "expected host:pinned, found host"),
     _mutant(FalselyPinned, "memory/kinds", "not page-locked"),
+    _mutant(CannotPin, "memory/kinds", "memory, as pinned_host is declared, found no page-locked memory"),
     _mutant(ReadDropsTheTail, "memory/every-byte", "read() drops the tail"),
     _mutant(ViewIsACopy, "views/write-reaches-the-pool", "a strided view returns a copy"),
     _mutant(BytesInsteadOfElements, "views/shape-dtype-strides", "bfloat16, 2 bytes an element, found items of 1"),

@@ -69,7 +69,8 @@ def test_a_wrong_backend_exits_with_1_and_names_the_fault(wrong_backend, capsys)
 
     printed = capsys.readouterr().out
     assert code == 1
-    assert "FAIL memory/every-byte[kv]\n  read() of all of pool 0: expected " in printed
+    assert "FAIL memory/every-byte[kv] and 2" in printed
+    assert "\n  read() of all of pool 0: expected " in printed
     assert "read() drops the tail" in printed
 
 

@@ -1,7 +1,9 @@
-"""Accounting: memory() tells the truth, and an allocation that fails leaves nothing taken."""
+"""Accounting: memory() tells the truth, memory is called what it is, and a failed allocation leaves nothing taken."""
 
 from __future__ import annotations
 
+from cachecore.backend import HOST, PINNED_HOST
+from cachecore.device import DeviceSpec
 from cachecore.errors import AllocationError
 from cachecore.layout import CacheLayout
 from cachecore.testing.checks import Check, check
@@ -86,4 +88,35 @@ def _refuse(subject: Subject, layout: CacheLayout, entries: int) -> None:
     raise Skipped(f"{needed} bytes were given, twice what memory() has in total")
 
 
-CHECKS: tuple[Check, ...] = (accounts, refused_whole)
+@check("memory", "kinds")
+def kinds(subject: Subject) -> str | None:
+    """Memory is called what it is: the device's type, or the host's, page-locked where that can be had."""
+    backend, layout = subject.backend, dense_layout(64)
+    told = []
+    for device, pinned in ((subject.device, False), ("cpu", False), ("cpu", True)):
+        target = subject.device if device is subject.device else DeviceSpec(str(device))
+        able = pinned and subject.reason_against("pinned_host") is None
+        try:
+            allocation = backend.allocate(layout, 8, target, pinned=pinned)
+        except AllocationError as error:
+            raise Fault(
+                f"512 bytes on {target}{', page-locked' if pinned else ''}",
+                expected=f"memory{', as pinned_host is declared' if able else ''}",
+                found=str(error),
+                cause="pinned_host declared for every accelerator: some have no page-locked memory",
+            ) from error
+        kind, locked = allocation.memory_kind, subject.adapter().pinned(allocation.buffers[0])
+        backend.free(allocation)
+        expected = target.type if target.type != "cpu" else PINNED_HOST if able else HOST
+        if kind != expected or (able and locked is False):
+            raise Fault(
+                f"memory kind on {target}{', page-locked' if pinned else ''}",
+                expected=expected,
+                found=f"{kind}{', not page-locked' if able and locked is False else ''}",
+                cause="copies are chosen by it, and pinned_host says what was promised",
+            )
+        told.append(kind)
+    return ", ".join(told)
+
+
+CHECKS: tuple[Check, ...] = (accounts, refused_whole, kinds)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from cachecore.backend import HOST, PINNED_HOST, CacheAllocation
+from cachecore.backend import CacheAllocation
 from cachecore.errors import AllocationError
 from cachecore.layout import CacheLayout
 from cachecore.layout_kinds import contiguous_layout
@@ -185,29 +185,6 @@ def adopt_too_small(subject: Subject) -> str | None:
     )
 
 
-@check("memory", "kinds")
-def kinds(subject: Subject) -> str | None:
-    """Memory is called what it is: the device's type, or the host's, page-locked where that can be had."""
-    backend, layout = subject.backend, dense_layout(64)
-    told = []
-    for device, pinned in ((subject.device, False), ("cpu", False), ("cpu", True)):
-        target = subject.device if device is subject.device else type(subject.device)(str(device))
-        allocation = backend.allocate(layout, 8, target, pinned=pinned)
-        kind, locked = allocation.memory_kind, subject.adapter().pinned(allocation.buffers[0])
-        backend.free(allocation)
-        able = pinned and subject.reason_against("pinned_host") is None
-        expected = target.type if target.type != "cpu" else PINNED_HOST if able else HOST
-        if kind != expected or (able and locked is False):
-            raise Fault(
-                f"memory kind on {target}{', page-locked' if pinned else ''}",
-                expected=expected,
-                found=f"{kind}{', not page-locked' if able and locked is False else ''}",
-                cause="copies are chosen by it, and pinned_host says what was promised",
-            )
-        told.append(kind)
-    return ", ".join(told)
-
-
 @check("memory", "zero", BLOCK_CASES)
 def zero(subject: Subject, case: BlockCase) -> str | None:
     """zero() clears the entries named, in every pool, and no neighbour."""
@@ -246,6 +223,5 @@ CHECKS: tuple[Check, ...] = (
     base_alignment,
     adopt,
     adopt_too_small,
-    kinds,
     zero,
 )
