@@ -60,6 +60,7 @@ class DeviceMemory:
     def __init__(self) -> None:
         self.capacity = int(os.environ.get("CACHECORE_NPU_SIM_MEMORY", str(16 << 30)))
         self.allocated = 0
+        self.used = False
         self.peak = 0
         self._live: dict[int, tuple[Any, ...]] = {}
         self._deleter = _DELETER(self._release)
@@ -89,6 +90,7 @@ class DeviceMemory:
         address = ctypes.addressof(managed)
         self._live[address] = (managed, shape, strides, buffer, nbytes)
         self.allocated += nbytes
+        self.used = True
         self.peak = max(self.peak, self.allocated)
         return torch.utils.dlpack.from_dlpack(_new_capsule(address, b"dltensor", None))
 

@@ -76,7 +76,7 @@ def make_device(name: str) -> ModuleType:
         "Event": Event,
         "stream": _StreamContext,
         "is_available": lambda: True,
-        "is_initialized": lambda: True,
+        "is_initialized": torch.ops.cachecore_npu_sim.initialized,
         "_is_in_bad_fork": lambda: False,
         "manual_seed_all": lambda seed: None,
         "manual_seed": lambda seed: None,

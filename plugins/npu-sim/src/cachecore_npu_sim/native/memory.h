@@ -66,7 +66,7 @@ struct Alloc final : c10::DeviceAllocator {
     if (p.wait.empty()) give(x, off, b.size); else x->pending.push_back(std::move(p));
   }
   c10::DataPtr allocate(size_t n) override {
-    int d = tDevice; auto* x = mem(d); std::lock_guard<std::mutex> l(x->m);
+    gUsed = true; int d = tDevice; auto* x = mem(d); std::lock_guard<std::mutex> l(x->m);
     if (n == 0) return {nullptr, nullptr, &release, Device(NPU, d)};
     size_t size = (n + 32 + 511) / 512 * 512;                     // 512-byte blocks with a 32-byte tail, like an NPU caching allocator
     for (int attempt = 0; attempt < 2; ++attempt) {

@@ -43,6 +43,7 @@ std::vector<int64_t> counters() { std::vector<int64_t> r; for (int i = 0; i < 4;
 TORCH_LIBRARY(cachecore_npu_sim, m) {
   m.def("memcpy_batch(Tensor dst_ptrs, Tensor src_ptrs, Tensor nbytes) -> ()", &memcpy_batch);
   m.def("counters() -> int[]", &counters);
+  m.def("initialized() -> bool", [] { return gUsed.load(); });
   m.def("set_delay_us(int us) -> ()", [](int64_t us) { gDelayUs = us; });
   m.def("stall(int us) -> ()", [](int64_t us) { currentQueue(tDevice)->push([us] { std::this_thread::sleep_for(std::chrono::microseconds(us)); }); });
 }

@@ -23,6 +23,7 @@ const size_t kCapacity = size_t(env("CACHECORE_NPU_SIM_MEMORY", 16L << 30));
 const bool kProtect = env("CACHECORE_NPU_SIM_PROTECT", 1);
 const bool kStrict = env("CACHECORE_NPU_SIM_STRICT", 0);            // refuse non-contiguous operands, as many vendor kernels do
 std::atomic<long> gDelayUs{env("CACHECORE_NPU_SIM_DELAY_US", 0)};   // added before every queued task
+std::atomic<bool> gUsed{false};                           // a context was made
 std::atomic<int64_t> gCopies[4], gBytes[4];               // H2D, D2H, D2D, H2H
 
 struct Queue {
@@ -62,7 +63,7 @@ thread_local std::map<int, StreamId> tStream;
 
 Queue* queue(int dev, StreamId id) {
   std::lock_guard<std::mutex> l(gStreamsM);
-  auto& q = gStreams[{dev, id}]; if (!q) q = new Queue(); return q;
+  gUsed = true; auto& q = gStreams[{dev, id}]; if (!q) q = new Queue(); return q;
 }
 Stream currentStream(int dev) { auto it = tStream.find(dev); return Stream(Stream::UNSAFE, Device(NPU, dev), it == tStream.end() ? 0 : it->second); }
 Queue* queueOf(const Stream& s) { return queue(s.device_index(), s.id()); }
