@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import gc
-import os
-from pathlib import Path
-
 from cachecore.errors import EngineStateError
 from cachecore.testing.checks import Check, check
 from cachecore.testing.contents import fill
 from cachecore.testing.faults import Fault
+from cachecore.testing.levels.accounting import free_nbytes
 from cachecore.testing.levels.memory import allocated
 from cachecore.testing.samples import BLOCK_CASES, STATE_CASES
 from cachecore.testing.subject import Subject
@@ -107,12 +104,12 @@ def fifty_cycles(subject: Subject) -> str | None:
     plan = subject.plan(BLOCK_CASES[1])
     blocks = max(8, _CYCLE_NBYTES // plan.block_nbytes())
     subject.open(plan, blocks, 8).close()
-    before = _free_nbytes(subject)
+    before = free_nbytes(subject)
     for _ in range(_CYCLES):
         with subject.open(plan, blocks, 8) as engine:
             engine.copy_blocks([(0, 1)])
             engine.swap_out([(1, 0)])
-    lost = before - _free_nbytes(subject)
+    lost = before - free_nbytes(subject)
     if lost > _CYCLES * _CYCLE_NBYTES // 4:
         raise Fault(
             f"bytes lost in {_CYCLES} cycles of {plan.reserved_nbytes(blocks)} bytes",
@@ -154,16 +151,6 @@ def neighbours_survive(subject: Subject) -> str | None:
                 cause="a pool freed that is still used",
             )
     return None
-
-
-def _free_nbytes(subject: Subject) -> int:
-    """What is free where the subject's memory comes from; other processes do not count on the host."""
-    gc.collect()
-    subject.adapter().release(subject.device)
-    statm = Path("/proc/self/statm")
-    if subject.device.type == "cpu" and statm.exists():
-        return -int(statm.read_text(encoding="ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return subject.backend.memory(subject.device).free_nbytes
 
 
 CHECKS: tuple[Check, ...] = (
