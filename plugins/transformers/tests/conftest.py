@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from cachecore_transformers import CachePool, open_pool
-from twins import DEVICE, poison, tiny_config
+from twins import DEVICE, poison, shape_options, tiny_config
 
 
 @pytest.fixture
@@ -17,7 +17,14 @@ def make_pool() -> Iterator[Any]:
     pools: list[CachePool] = []
 
     def make(name: str, **options: Any) -> CachePool:
-        options = {"dtype": torch.float32, "block_size": 4, "max_tokens": 64, "device": DEVICE, **options}
+        options = {
+            "dtype": torch.float32,
+            "block_size": 4,
+            "max_tokens": 64,
+            "device": DEVICE,
+            **shape_options(name),
+            **options,
+        }
         if "plans" in options:
             del options["dtype"], options["block_size"]
         pools.append(open_pool(tiny_config(name), **options))

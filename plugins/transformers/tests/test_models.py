@@ -12,7 +12,7 @@ from cachecore_transformers import (
     measure_kv_shapes,
     measure_state_shapes,
 )
-from tiny_models import STATE_MODELS
+from tiny_models import MEASURED_MODELS, STATE_MODELS
 from transformers import AutoModelForCausalLM
 from twins import DEVICE, tiny_config, tiny_model
 
@@ -48,12 +48,14 @@ def test_two_windows_are_two_groups():
 
 
 def test_an_unsupported_kind_is_named():
-    config = transformers.LlamaConfig(num_hidden_layers=2, layer_types=["full_attention", "minimax_m3_sparse"])
+    config = transformers.LlamaConfig(
+        num_hidden_layers=2, sliding_window=8, layer_types=["full_attention", "reference_sliding_attention"]
+    )
 
-    with pytest.raises(PlanError, match="layer 1 of LlamaConfig is a 'minimax_m3_sparse' layer") as error:
+    with pytest.raises(PlanError, match="layer 1 of LlamaConfig is a 'reference_sliding_attention' layer") as error:
         describe_layers(config)
 
-    assert (error.value.layer, error.value.kind) == (1, "minimax_m3_sparse")
+    assert (error.value.layer, error.value.kind) == (1, "reference_sliding_attention")
     assert "full_attention, sliding_attention, chunked_attention, indexed_attention" in str(error.value)
 
 
@@ -67,7 +69,7 @@ def test_states_of_an_unknown_model_have_to_be_measured():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", [name for name in STATE_MODELS if name != "deepseek_v4"])
+@pytest.mark.parametrize("name", [name for name in STATE_MODELS if name not in ("deepseek_v4", *MEASURED_MODELS)])
 def test_measured_states_equal_those_of_the_configuration(name, dtype):
     model = AutoModelForCausalLM.from_config(tiny_config(name), dtype=dtype).to(DEVICE).eval()
     own = str(dtype).removeprefix("torch.")

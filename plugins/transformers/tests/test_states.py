@@ -18,6 +18,7 @@ from twins import (
     NUM_NEW,
     Twins,
     assert_equal_runs,
+    group_names,
     poison,
     prompts,
     reference,
@@ -38,7 +39,7 @@ from cachecore import (
 from cachecore.layout_kinds import contiguous_layout, contiguous_state_layout
 from cachecore.registry import PluginRecord
 
-HYBRIDS = ("qwen3_next", "falcon_h1", "lfm2", "deepseek_v4")
+HYBRIDS = ("qwen3_next", "falcon_h1", "zaya", "lfm2", "deepseek_v4")
 
 
 class ContiguousPolicy(StandardLayoutPolicy):
@@ -81,7 +82,7 @@ def test_generate_equals_plain_transformers(name, mode, layout, num_sequences, m
         num_sequences=2 * total,  # room for blocks and slots to come back elsewhere
         kernel_block_size=2,
         max_tokens=21 + NUM_NEW,
-        num_host_blocks=dict.fromkeys(plan_model(tiny_config(name), dtype="float32").names, total * 12),
+        num_host_blocks=dict.fromkeys(group_names(name), total * 12),
         **layout_options(layout),
     )
     assert {plan.layout.kind.startswith("contiguous") for plan in pool.engine.plans} == {layout == "contiguous"}
@@ -143,8 +144,7 @@ def test_a_fork_goes_its_own_way(name, make_pool):
 
 @pytest.mark.parametrize("name", HYBRIDS)
 def test_one_sequence_swaps_while_others_stay(name, make_pool):
-    names = plan_model(tiny_config(name), dtype="float32").names
-    pool = make_pool(name, num_sequences=6, num_host_blocks=dict.fromkeys(names, 40))
+    pool = make_pool(name, num_sequences=6, num_host_blocks=dict.fromkeys(group_names(name), 40))
     both = twins(name, pool, num_sequences=3)
 
     out = both.blocks.swap_out([1])

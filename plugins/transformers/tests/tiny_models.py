@@ -131,6 +131,42 @@ _STATES: dict[str, tuple[str, dict[str, Any]]] = {
     "lfm2": ("Lfm2Config", {"layer_types": ["conv", "full_attention", "conv", "conv"], "block_multiple_of": 16}),
     "mamba": ("MambaConfig", _MAMBA),
     "mamba2": ("Mamba2Config", {**_MAMBA, "num_heads": 4, "head_dim": 16, "n_groups": 2, "chunk_size": 16}),
+    "zamba2": (
+        "Zamba2Config",
+        {
+            "layers_block_type": ["linear_attention", "hybrid"] * 2,
+            "mamba_d_state": 8,
+            "mamba_ngroups": 1,
+            "n_mamba_heads": 4,
+            "mamba_headdim": 16,
+            "num_mem_blocks": 1,
+        },
+    ),
+    "zaya": (  # hybrids whose convolutions see only what the kernel needs
+        "ZayaConfig",
+        {
+            "layer_types": ["hybrid", "hybrid_sliding"] * 2,
+            "sliding_window": WINDOW,
+            "head_dim": 16,
+            "num_experts": 4,
+            "num_experts_per_tok": 1,
+            "moe_intermediate_size": 16,
+            "router_hidden_size": 16,
+        },
+    ),
+    "inkling": (  # four convolutions a layer
+        "InklingTextConfig",
+        {
+            **_EXPERTS,
+            "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+            "sliding_window": WINDOW,
+            "head_dim": 16,
+            "swa_head_dim": 8,
+            "swa_num_attention_heads": 4,
+            "swa_num_key_value_heads": 2,
+            "n_routed_experts": 4,
+        },
+    ),
     "deepseek_v4": (
         "DeepseekV4Config",
         {
@@ -159,13 +195,30 @@ _STATES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _INDEXERS: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v32": ("DeepseekV32Config", _INDEXED),
+    "minimax_m3": (
+        "MiniMaxM3VLTextConfig",
+        {
+            "head_dim": 16,
+            "rotary_dim": 8,
+            "index_n_heads": 2,
+            "index_head_dim": 16,
+            "index_block_size": 4,
+            "index_topk_blocks": 2,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "dense_intermediate_size": 32,
+            "shared_intermediate_size": 16,
+        },
+    ),
     "glm_moe_dsa": ("GlmMoeDsaConfig", {**_INDEXED, "indexer_types": ["full", "shared", "full"]}),
 }
 STATE_MODELS = tuple(_STATES)
 """Models with states in slots."""
 INDEXED_MODELS = tuple(_INDEXERS)
-"""Models with indexer keys beside an MLA latent."""
+"""Models with indexer keys beside keys and values."""
 CONFIGS.update(_STATES | _INDEXERS)
+MEASURED_MODELS = ("zaya", "inkling")
+"""Models with states (and, in Inkling, keys) whose shapes have to be measured."""
 CACHE_PARAMS = ("mamba", "mamba2")
 """Models without attention, which take their cache as ``cache_params``."""
 SHARED = _SHARED

@@ -11,9 +11,9 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 
 import torch
 import transformers
-from cachecore_transformers import CachecoreCache, CachePool
+from cachecore_transformers import CachecoreCache, CachePool, measure_kv_shapes, measure_state_shapes, plan_model
 from cachecore_transformers.pool import Group
-from tiny_models import CACHE_PARAMS, CONFIGS, MODELS, SHARED, STATE_MODELS
+from tiny_models import CACHE_PARAMS, CONFIGS, MEASURED_MODELS, MODELS, SHARED, STATE_MODELS
 from transformers import AutoModelForCausalLM, DynamicCache, LogitsProcessor
 
 __all__ = [
@@ -24,10 +24,12 @@ __all__ = [
     "NUM_NEW",
     "Twins",
     "assert_equal_runs",
+    "group_names",
     "poison",
     "prompts",
     "reference",
     "run",
+    "shape_options",
     "tiny_config",
     "tiny_model",
     "twins",
@@ -51,6 +53,21 @@ def tiny_model(name: str) -> Any:
     """A tiny random model in float32; the same weights every time."""
     torch.manual_seed(0)
     return AutoModelForCausalLM.from_config(tiny_config(name), dtype=torch.float32).to(DEVICE).eval()
+
+
+@cache
+def shape_options(name: str) -> dict[str, Any]:
+    """What :func:`plan_model` has to be told about a model."""
+    if name not in MEASURED_MODELS:
+        return {}
+    model = tiny_model(name)
+    return {"kv_shapes": measure_kv_shapes(model), "state_shapes": measure_state_shapes(model)}
+
+
+@cache
+def group_names(name: str) -> tuple[str, ...]:
+    """The groups of a tiny model's plan."""
+    return plan_model(tiny_config(name), dtype="float32", **shape_options(name)).names
 
 
 def prompts(num_sequences: int, num_tokens: int = 21) -> dict[str, torch.Tensor]:

@@ -12,6 +12,7 @@ from transformers.cache_utils import Cache
 
 from cachecore import BlockPairs, PlanError
 from cachecore.meaning import not_negative, several, whole
+from cachecore_transformers.forks import fork_into, select
 from cachecore_transformers.layer_kinds import make_layer
 from cachecore_transformers.pool import CachePool
 from cachecore_transformers.sequences import Sequences
@@ -107,7 +108,7 @@ class CachecoreCache(Cache):
         Full blocks are shared, the ones that are not full are copied. ``copy.deepcopy`` does the same.
         """
         other = CachecoreCache(self.pool)
-        self.sequences.fork_into(other.sequences)
+        fork_into(self.sequences, other.sequences)
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachecoreCache:
@@ -152,4 +153,4 @@ class CachecoreCache(Cache):
         if chosen.numel() and (chosen.is_floating_point() or chosen.is_complex()):
             raise TypeError(f"{what}: indices must be integers or booleans, not {chosen.dtype}")
         listed = chosen.nonzero().flatten().tolist() if chosen.dtype == torch.bool else chosen.flatten().tolist()
-        self.sequences.select([index + held if -held <= index < 0 else index for index in listed], what)
+        select(self.sequences, [index + held if -held <= index < 0 else index for index in listed], what)

@@ -29,7 +29,7 @@ class ForwardCall:
         self._num_missing = len(needed)
         self.tokens = 0
         self.is_guess = False
-        """Whether ``tokens`` is 1 only because a layer that fetched its state did not say."""
+        """Whether ``tokens`` is what a layer of states took it to be, until one of keys and values says."""
 
     @property
     def under_way(self) -> bool:

@@ -10,7 +10,7 @@ from cachecore_transformers.compressed_layers import CompressedLayer, SharedKvLa
 from cachecore_transformers.layers import BlockLayer, IndexedBlockLayer, SlidingBlockLayer
 from cachecore_transformers.models import LayerCache
 from cachecore_transformers.sequences import Sequences
-from cachecore_transformers.shapes import COMPRESSED_KINDS
+from cachecore_transformers.shapes import COMPRESSED_KINDS, INDEXED_KINDS
 from cachecore_transformers.state_layers import HybridLayer, SlidingHybridLayer, StateLayer
 
 __all__ = ["make_layer"]
@@ -19,7 +19,7 @@ _LAYERS: dict[str, Any] = {
     "full_attention": BlockLayer,
     "sliding_attention": SlidingBlockLayer,
     "chunked_attention": SlidingBlockLayer,
-    "indexed_attention": IndexedBlockLayer,
+    **dict.fromkeys(INDEXED_KINDS, IndexedBlockLayer),
     "linear_attention": StateLayer,
     "conv": StateLayer,
     "hybrid": HybridLayer,

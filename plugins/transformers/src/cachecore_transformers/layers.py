@@ -110,7 +110,7 @@ class SlidingBlockLayer(BlockLayer):  # type: ignore[no-untyped-call]  # as abov
 
 
 class IndexedBlockLayer(BlockLayer):  # type: ignore[no-untyped-call]  # as above
-    """Sparse attention of DeepSeek-V3.2: an MLA latent, and the keys by which its indexer selects tokens.
+    """Sparse attention: keys and values (a latent, in DeepSeek-V3.2), and keys by which an indexer selects tokens.
 
     Both have the same blocks.
     """
@@ -129,6 +129,10 @@ class IndexedBlockLayer(BlockLayer):  # type: ignore[no-untyped-call]  # as abov
                 layer=self.cache.layer,
             )
 
+    def update_index(self, idx_k: torch.Tensor) -> torch.Tensor:
+        """As :meth:`update_indexer`, with one head: ``(sequences, 1, tokens, dim)``. MiniMax-M3 calls it so."""
+        return self.update_indexer(idx_k.squeeze(1)).unsqueeze(1)
+
     def update_indexer(self, indexer_key_states: torch.Tensor) -> torch.Tensor:
         """Store the new tokens' indexer keys ``(sequences, tokens, dim)``; return those of all tokens."""
         if not self.cache.entries:
@@ -137,7 +141,7 @@ class IndexedBlockLayer(BlockLayer):  # type: ignore[no-untyped-call]  # as abov
                 "shares an earlier layer's selection",
                 layer=self.cache.layer,
             )
-        return append_entries(self.sequences, self.cache, 0, indexer_key_states, len(indexer_key_states[0]))
+        return append_entries(self.sequences, self.cache, 0, indexer_key_states, indexer_key_states.shape[1])
 
 
 def append_entries(

@@ -12,6 +12,7 @@ from cachecore.errors import PlanError
 from cachecore_transformers.shapes import (
     COMPRESSED_KINDS,
     CONV_KINDS,
+    INDEXED_KINDS,
     EntryShape,
     KvShape,
     StateShape,
@@ -26,7 +27,7 @@ SUPPORTED_KINDS = (
     "full_attention",
     "sliding_attention",
     "chunked_attention",
-    "indexed_attention",
+    *INDEXED_KINDS,
     *COMPRESSED_KINDS,
     *CONV_KINDS,
     "dummy",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -31,7 +31,7 @@ from cachecore_transformers.plan import STATE_GROUP, blocks_for, plan_model
 from cachecore_transformers.shapes import KvShape, StateShape
 from cachecore_transformers.tables import BlockTables, SlotTables
 
-__all__ = ["CachePool", "Group", "SlotGroup", "open_pool"]
+__all__ = ["CachePool", "Group", "SlotGroup", "copy_blocks", "open_pool"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +179,22 @@ class CachePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def copy_blocks(pool: CachePool, sources: Mapping[str, Sequence[int]], what: str) -> dict[str, list[int]]:
+    """Copies of blocks and slots, in every group or in none: on failure nothing stays taken."""
+    for name, blocks in sources.items():
+        pool.groups[name].allocator.check(len(blocks), what)
+    taken: dict[str, list[int]] = {}
+    try:
+        for name, blocks in sources.items():
+            taken[name] = pool.groups[name].allocator.take(len(blocks), what)
+            pool.groups[name].copy(BlockPairs(blocks, taken[name]))
+    except BaseException:
+        for name, blocks in taken.items():
+            pool.groups[name].allocator.release(blocks)
+        raise
+    return taken
 
 
 def _allocators(counts: GroupStats, what: str) -> tuple[BlockAllocator, BlockAllocator]:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import torch
 
-from cachecore.blocks import BlockPairs
 from cachecore.errors import EngineStateError
 from cachecore_transformers.calls import WRITTEN, ForwardCall, needed_parts
 from cachecore_transformers.places import Places, find_places
 from cachecore_transformers.plan import STATE_GROUP
-from cachecore_transformers.pool import CachePool, Group
+from cachecore_transformers.pool import CachePool, Group, copy_blocks
 from cachecore_transformers.states import BatchStates
-from cachecore_transformers.tables import Fork
 
 __all__ = ["Sequences"]
 
@@ -43,11 +39,18 @@ class Sequences:
         return self.length + (self._call.tokens if self._call.stage((layer, "kv")) else 0)
 
     def enter(
-        self, layer: int, name: str, num_sequences: int, tokens: int | None = None, *, stage: int = WRITTEN
+        self,
+        layer: int,
+        name: str,
+        num_sequences: int,
+        tokens: int | None = None,
+        *,
+        at_least: int = 1,
+        stage: int = WRITTEN,
     ) -> None:
         """Begin or join the forward call that brings part ``name`` of ``layer`` the next ``tokens``.
 
-        Without ``tokens`` a layer does not know how many they are: those of the call, and at least one.
+        Without ``tokens`` a layer is not sure how many they are: those of the call, or else ``at_least``.
         """
         call = self._call
         again = call.stage((layer, name)) >= stage
@@ -60,10 +63,11 @@ class Sequences:
                 "interrupted or skips layers. Call rollback() on the cache to forget its tokens, then repeat it"
             )
         if not call.under_way:
-            self._begin(num_sequences, tokens or 1)
+            self._begin(num_sequences, at_least if tokens is None else tokens)
             call.is_guess = tokens is None
-        elif tokens is not None and call.is_guess:
-            self._learn(tokens)
+        elif call.is_guess and (tokens is not None or at_least > call.tokens):
+            self._learn(at_least if tokens is None else tokens)
+            call.is_guess = tokens is None
         call.record((layer, name), stage)
         self.states.enter(layer)
 
@@ -75,7 +79,7 @@ class Sequences:
     def copy_of_state(self, layer: int, name: str) -> torch.Tensor:
         """State ``name`` of ``layer``, ``(sequences, *shape)``, between forward calls."""
         self.check_whole("reading a state")
-        self._check_resident("reading a state")
+        self.check_resident("reading a state")
         self.states.enter(layer)
         found = self.states.bind(name).clone()
         self.states.forget()
@@ -125,12 +129,15 @@ class Sequences:
                 f"this cache holds {self.num_sequences} sequences, but the model was called with {num_sequences}; use "
                 "batch_repeat_interleave(), batch_select_indices() or a new cache"
             )
-        self._check_resident("a forward call")
+        self.check_resident("a forward call")
         self._reserve(num_sequences, tokens)
         self.num_sequences = num_sequences
 
     def _learn(self, tokens: int) -> None:
-        """The call is of ``tokens``, not one."""
+        """The call is of ``tokens``, not of as many as a layer thought; blocks for more go back."""
+        if tokens < self._call.tokens:
+            for tables in self.tables.values():
+                tables.truncate(self.length + tokens)
         try:
             self._reserve(self.num_sequences, tokens)
         except BaseException:
@@ -138,7 +145,6 @@ class Sequences:
                 self._forget_call()
                 self._truncate(self.length)
             raise
-        self._call.is_guess = False
 
     def _reserve(self, num_sequences: int, tokens: int) -> None:
         stop = self.length + tokens
@@ -183,7 +189,7 @@ class Sequences:
                     "may be taken back"
                 )
         if tokens:
-            self._check_resident("crop()")
+            self.check_resident("crop()")
             self._own_last_blocks(length)
             self._truncate(length)
         self.drop_unseen()
@@ -203,7 +209,7 @@ class Sequences:
             held = [(table, last) for table in tables.tables] if length % tables.block_size else []
             shared[name] = [(table, at) for table, at in held if tables.allocator.references(table[at]) > 1]
         sources = {name: [table[at] for table, at in places] for name, places in shared.items()}
-        for name, blocks in self._copied(sources, "crop()").items():
+        for name, blocks in copy_blocks(self.pool, sources, "crop()").items():
             for (table, at), block in zip(shared[name], blocks, strict=True):
                 self.tables[name].allocator.release([table[at]])
                 table[at] = block
@@ -219,51 +225,6 @@ class Sequences:
         self.on_host.clear()
         self.length = self.num_sequences = 0
 
-    # -- other sequences -----------------------------------------------------------------------
-
-    def select(self, indices: Sequence[int], what: str) -> None:
-        """Continue with the sequences ``indices``: repeated ones fork, those left out are released."""
-        forks = self._plan_forks(indices, what, keep=False)
-        if not indices:  # nobody is left, so nothing is remembered of how long they were
-            self.clear()
-            return
-        blocks = self._copied({name: fork.sources for name, fork in forks.items()}, what)
-        for name, fork in forks.items():
-            self.tables[name].adopt(fork, blocks[name])
-        self.num_sequences = len(indices)
-
-    def fork_into(self, other: Sequences) -> None:
-        """Give the empty ``other`` the same sequences: full blocks shared, the rest copied."""
-        forks = self._plan_forks(range(self.num_sequences), "fork()", keep=True)
-        blocks = self._copied({name: fork.sources for name, fork in forks.items()}, "fork()")
-        for name, fork in forks.items():
-            other.tables[name].first = self.tables[name].first
-            other.tables[name].adopt(fork, blocks[name])
-        other.length, other.num_sequences, other.record_past = self.length, self.num_sequences, self.record_past
-
-    def _plan_forks(self, indices: Sequence[int], what: str, *, keep: bool) -> dict[str, Fork]:
-        self.check_whole(what)
-        self._check_resident(what)
-        for index in indices:
-            if not 0 <= index < self.num_sequences:
-                raise IndexError(f"{what}: sequence {index} does not exist; this cache holds {self.num_sequences}")
-        return {name: tables.fork(indices, self.length, keep=keep) for name, tables in self.tables.items()}
-
-    def _copied(self, sources: Mapping[str, Sequence[int]], what: str) -> dict[str, list[int]]:
-        """Copies of blocks, in every group or in none: on failure nothing stays taken."""
-        for name, blocks in sources.items():
-            self.tables[name].allocator.check(len(blocks), what)
-        taken: dict[str, list[int]] = {}
-        try:
-            for name, blocks in sources.items():
-                taken[name] = self.tables[name].allocator.take(len(blocks), what)
-                self.pool.groups[name].copy(BlockPairs(blocks, taken[name]))
-        except BaseException:
-            for name, blocks in taken.items():
-                self.tables[name].allocator.release(blocks)
-            raise
-        return taken
-
     # -- checks --------------------------------------------------------------------------------
 
     def check_whole(self, what: str) -> None:
@@ -275,6 +236,7 @@ class Sequences:
                 f"{self._call.layers}; call rollback() on the cache first"
             )
 
-    def _check_resident(self, what: str) -> None:
+    def check_resident(self, what: str) -> None:
+        """Raise :class:`~cachecore.EngineStateError` while sequences are on the host."""
         if self.on_host:
             raise EngineStateError(f"{what}: sequences {sorted(self.on_host)} are on the host; call swap_in() first")

@@ -11,6 +11,7 @@ from cachecore.errors import PlanError
 __all__ = [
     "COMPRESSED_KINDS",
     "CONV_KINDS",
+    "INDEXED_KINDS",
     "EntryShape",
     "KvShape",
     "StateShape",
@@ -23,6 +24,8 @@ __all__ = [
 
 CONV_KINDS = ("linear_attention", "conv", "hybrid", "hybrid_sliding")
 """Layer kinds, as transformers names them, with convolution states and perhaps recurrent ones."""
+INDEXED_KINDS = ("indexed_attention", "minimax_m3_sparse")
+"""Layer kinds that keep indexer keys beside the keys and values of every token."""
 COMPRESSED_KINDS = ("compressed_sparse_attention", "heavily_compressed_attention")
 """Layer kinds of DeepSeek-V4 that keep a window and compressed entries of everything before."""
 
@@ -96,7 +99,7 @@ def kv_shape(config: Any, layer: int) -> KvShape:
 
 def entry_shapes(config: Any, kind: str, layer: int) -> tuple[EntryShape, ...]:
     """What a layer of ``kind`` keeps beside keys and values, in blocks."""
-    if kind == "indexed_attention":
+    if kind in INDEXED_KINDS:
         kinds = getattr(config, "indexer_types", None)
         if kinds and kinds[layer] == "shared":  # uses the selection of an earlier layer
             return ()
@@ -188,6 +191,7 @@ _FAMILIES: dict[str, Callable[[Any], tuple[StateShape, ...]]] = {
     "jamba": _jamba,
     "mamba2": _heads("num_heads", "head_dim", "n_groups", "state_size", "conv_kernel"),
     "nemotron_h": _heads("mamba_num_heads", "mamba_head_dim", "n_groups", "ssm_state_size", "conv_kernel"),
+    "zamba2": _heads("n_mamba_heads", "mamba_headdim", "mamba_ngroups", "mamba_d_state", "mamba_d_conv"),
     "falcon_h1": _MAMBA2,
     "bamba": _MAMBA2,
     "granitemoehybrid": _MAMBA2,

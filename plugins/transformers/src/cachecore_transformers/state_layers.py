@@ -17,7 +17,7 @@ from cachecore_transformers.shapes import state_name
 __all__ = ["HybridLayer", "SlidingHybridLayer", "StateLayer"]
 
 
-class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers leaves it untyped
+class StateLayer(LinearAttentionCacheLayerMixin):
     """Convolution and recurrent states of every sequence, each in the sequence's slot."""
 
     is_compileable = False
@@ -35,17 +35,17 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped-cal
         """Nothing to do: the slots exist since the pool was opened."""
 
     @property
-    def has_previous_state(self) -> dict[int, bool]:
+    def has_previous_state(self) -> dict[int, bool]:  # type: ignore[override]  # no attribute to be set, but computed
         """Whether the states hold any tokens, for each state index."""
         return dict.fromkeys(range(self.number_of_states), bool(self.sequences.length))
 
     @property
-    def conv_states(self) -> dict[int, torch.Tensor | None]:
+    def conv_states(self) -> dict[int, torch.Tensor | None]:  # type: ignore[override]  # as above
         """A copy of the convolution states, for inspection."""
         return {index: self._copied("conv", index) for index in range(self.number_of_states)}
 
     @property
-    def recurrent_states(self) -> dict[int, torch.Tensor | None]:
+    def recurrent_states(self) -> dict[int, torch.Tensor | None]:  # type: ignore[override]  # as above
         """A copy of the recurrent states, for inspection."""
         return {index: self._copied("recurrent", index) for index in range(self.number_of_states)}
 
@@ -69,7 +69,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped-cal
         """
         name = state_name("conv", state_idx)
         batch, _, tokens = conv_states.shape
-        self.sequences.enter(self.cache.layer, name, batch, tokens)
+        self.sequences.enter(self.cache.layer, name, batch, at_least=tokens)
         state = self._bind(name, conv_states, conv_states.shape[:-1])
         kernel = state.shape[-1]
         if self.sequences.length:
