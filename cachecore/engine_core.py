@@ -114,6 +114,7 @@ class GroupEngine(Generic[A]):
             raise failed[0]
 
     def __enter__(self) -> Self:
+        self._check_open()
         return self
 
     def __exit__(

@@ -209,3 +209,11 @@ def test_an_engine_of_wrong_parts_is_a_type_error(engine):
 def test_an_engine_wants_a_backend():
     with pytest.raises(TypeError, match="backend must be a CacheBackend, not None"):
         CacheEngine(plan_set(kv_plan()), 4, backend=None, copies=())
+
+
+def test_a_closed_engine_is_not_entered_again():
+    engine = open_bytes(kv_plan(), 2)
+    engine.close()
+
+    with pytest.raises(EngineStateError, match="closed"):
+        engine.__enter__()
