@@ -85,10 +85,22 @@ def test_wrong_usage_exits_2(arguments, demo, tmp_path):
     assert stopped.value.code == 2
 
 
+def hear_ctrl_c() -> None:
+    """A shell's background job ignores the signal, and so would its children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 def test_ctrl_c_exits_130_and_leaves_nothing(tmp_path):
     arguments = [sys.executable, str(EXAMPLES / "smollm2.py"), "--model", "tiny", "--tokens", "150"]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    with subprocess.Popen(arguments, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        arguments,
+        cwd=tmp_path,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=hear_ctrl_c,  # noqa: PLW1509  # it calls one function that takes no lock
+    ) as process:
         assert process.stderr is not None
         seen = next(line for line in process.stderr if "greedy decoding" in line)
         process.send_signal(signal.SIGINT)
