@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from cachecore.errors import PlanError
 from cachecore.layout import CacheLayout
-from cachecore.meaning import not_negative
+from cachecore.meaning import not_negative, several
 from cachecore.schema import CacheTensorSpec
 
 __all__ = ["DESCRIBED", "GroupPlan", "check_layout", "check_names", "read_described"]
@@ -95,7 +95,7 @@ class GroupPlan(ABC):
 
 def read_described(data: Mapping[str, Any]) -> tuple[tuple[CacheTensorSpec, ...], CacheLayout, CacheLayout, str, str]:
     """The inverse of :meth:`GroupPlan.describe`: specs, layout, host layout, policy and its version."""
-    specs = tuple(CacheTensorSpec.from_json(spec) for spec in data["specs"])
+    specs = tuple(CacheTensorSpec.from_json(spec) for spec in several(data["specs"], "specs"))
     num_rows = [spec.num_rows for spec in specs]
     return (
         specs,

@@ -211,12 +211,13 @@ class CacheLayout:
         Raises :class:`~cachecore.errors.LayoutError` before a run is written out that has other rows.
         """
         check_fields(data, ("kind", "pages_per_entry", "pools", "rows"), "layout")
-        if len(data["rows"]) != len(num_rows):
-            raise LayoutError(f"layout places {len(data['rows'])} specs, but there are {len(num_rows)}")
+        placed = several(data["rows"], "rows")
+        if len(placed) != len(num_rows):
+            raise LayoutError(f"layout places {len(placed)} specs, but there are {len(num_rows)}")
         return cls(
             kind=data["kind"],
-            pools=tuple(PoolSpec.from_json(pool) for pool in data["pools"]),
-            slices=tuple(_unfold(runs, rows) for runs, rows in zip(data["rows"], num_rows, strict=True)),
+            pools=tuple(PoolSpec.from_json(pool) for pool in several(data["pools"], "pools")),
+            slices=tuple(_unfold(runs, rows) for runs, rows in zip(placed, num_rows, strict=True)),
             pages_per_entry=data["pages_per_entry"],
         )
 
@@ -247,8 +248,8 @@ def _fold(rows: Sequence[CacheSlice]) -> list[list[int]]:
 
 
 def _unfold(runs: Sequence[Sequence[int]], num_rows: int) -> tuple[CacheSlice, ...]:
-    for run in runs:
-        if len(run) != _RUN_LENGTH or whole(run[4], "a run's row count") < 1:
+    for run in several(runs, "the runs of a cache"):
+        if len(several(run, "a run of rows")) != _RUN_LENGTH or whole(run[4], "a run's row count") < 1:
             raise LayoutError(f"{run!r} is no run of rows; expected pool, outer, offset, nbytes, count and two steps")
     if sum(run[4] for run in runs) != num_rows:
         raise LayoutError(f"layout places {sum(run[4] for run in runs)} rows of a cache that has {num_rows}")

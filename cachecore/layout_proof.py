@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -38,7 +39,14 @@ def prove_layout(layout: CacheLayout, specs: Sequence[CacheTensorSpec], *, host:
         _prove_alignment(layout, spec, rows)
     for (pool, _), intervals in taken.items():
         _prove_apart(layout, specs, pool, intervals)
+    placed = Counter(place.pool for rows in layout.slices for place in rows)
     for number, pool_spec in enumerate(layout.pools):
+        if pool_spec.outer > 2 * max(1, placed[number]):
+            raise LayoutError(
+                f"pool {number} of layout {layout.kind!r} has outer {pool_spec.outer}, but {placed[number]} rows stand "
+                "in it; most of its memory would hold none",
+                pool=number,
+            )
         if pool_spec.inner % pool_spec.stride_multiple:
             raise LayoutError(
                 f"pool {number} of layout {layout.kind!r}: entries are {pool_spec.inner} bytes apart, "

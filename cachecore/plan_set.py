@@ -11,7 +11,7 @@ from typing import Any
 from cachecore.device import DeviceSpec
 from cachecore.errors import CacheCoreError, CacheLookupError, PlanError
 from cachecore.group_plan import GroupPlan, check_names
-from cachecore.meaning import check_fields
+from cachecore.meaning import check_fields, several
 from cachecore.plan import BlockCachePlan
 from cachecore.state_plan import StateCachePlan
 
@@ -128,10 +128,17 @@ class CachePlanSet:
         try:
             check_fields(data, ("format", "version", "device", "backend", "groups"), "plan")
             return cls(
-                tuple(_KINDS[group["kind"]].from_json(group) for group in data["groups"]),
+                tuple(map(_read_group, several(data["groups"], "groups"))),
                 data["device"],
                 data["backend"],
             )
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             told = str(error) if isinstance(error, CacheCoreError) else f"{type(error).__name__}: {error}"
             raise PlanError(f"this plan is damaged: {told}") from error
+
+
+def _read_group(data: Any) -> GroupPlan:
+    kind = data.get("kind") if isinstance(data, Mapping) else None
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise PlanError(f"a group is of kind {kind!r}; expected an object with kind {' or '.join(_KINDS)}")
+    return _KINDS[kind].from_json(data)

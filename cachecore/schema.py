@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -230,12 +231,11 @@ class CacheTensorSpec(CachePayload):
         return cls(
             **{
                 **data,
-                "shape": tuple(data["shape"]),
-                "axes": tuple(data["axes"]),
+                "shape": several(data["shape"], "shape"),
+                "axes": several(data["axes"], "axes"),
                 "shard": HeadShard.from_json(data["shard"]),
-                "planes": tuple(Plane.from_json(plane) for plane in data["planes"]),
-                "row_ids": tuple(data["row_ids"]),
-                "consumer_rows": None if data["consumer_rows"] is None else tuple(data["consumer_rows"]),
+                "planes": tuple(Plane.from_json(plane) for plane in several(data["planes"], "planes")),
+                "row_ids": several(data["row_ids"], "row_ids"),
             }
         )
 
@@ -245,6 +245,6 @@ def _rows(rows: Iterable[int], what: str, cache: str) -> tuple[int, ...]:
     if listed and min(listed) < 0:
         raise PlanError(f"{what} {min(listed)} is negative; expected zero or more", cache=cache)
     if len(set(listed)) != len(listed):
-        twice = next(row for row in listed if listed.count(row) > 1)
+        twice = Counter(listed).most_common(1)[0][0]
         raise PlanError(f"{what} {twice} is listed twice; every row stands once", cache=cache)
     return listed

@@ -191,3 +191,10 @@ def test_a_row_of_zero_bytes_overlaps_nothing():
     )
 
     layout.validate(specs)
+
+
+def test_a_pool_of_mostly_no_rows_is_refused():
+    message, error = refused(*placed((0, 0, 0, 128), (0, 1, 0, 128), pool=PoolSpec(2**40, 512)))
+
+    assert "pool 0 of layout 'vendor' has outer 1099511627776, but 2 rows stand in it" in message
+    assert error.pool == 0

@@ -273,3 +273,13 @@ def test_colours_are_asked_for():
     assert "\x1b[" not in layout_text(plans)
     coloured = layout_text(plans, colour=True)
     assert re.sub(r"\x1b\[[\d;]*m", "", coloured) == layout_text(plans)
+
+
+def test_names_of_control_characters_are_well_formed():
+    specs = [layer_spec("\x00\ud800<k>")]
+    plan = plan_from_specs(specs, BlockCacheGeometry(4), POLICY)
+
+    told = layout_svg(plan_set(plan))
+
+    assert "\\x00\\ud800&lt;k&gt;" in told
+    ElementTree.fromstring(told)

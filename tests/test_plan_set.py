@@ -257,3 +257,24 @@ def test_a_plan_that_is_not_sound_is_refused():
     with pytest.raises(PlanError, match=r"this plan is damaged: .*cache 'v_cache' takes bytes 256 to 384") as caught:
         CachePlanSet.from_json(data)
     assert type(caught.value) is PlanError
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda data: data.update(groups=3), "groups must be a sequence, not 3"),
+        (lambda data: data.update(groups=[None]), "a group is of kind None; expected an object with kind block"),
+        (lambda data: data["groups"][0].update(kind=["block"]), r"a group is of kind \['block'\]"),
+        (lambda data: data["groups"][0].update(specs=True), "specs must be a sequence, not True"),
+        (lambda data: data["groups"][0]["specs"][0].update(axes=1), "axes must be a sequence, not 1"),
+        (lambda data: data["groups"][0]["specs"][0].update(row_ids=None), "row_ids must be a sequence, not None"),
+        (lambda data: data["groups"][0]["layout"].update(rows=7), "rows must be a sequence, not 7"),
+        (lambda data: data["groups"][0]["layout"].update(rows=[7, 7]), "the runs of a cache must be a sequence, not 7"),
+    ],
+)
+def test_damage_is_told_by_the_field(spoil, message):
+    data = json.loads(plan_set(kv_plan()).dumps())
+    spoil(data)
+
+    with pytest.raises(PlanError, match=f"this plan is damaged: .*{message}"):
+        CachePlanSet.from_json(data)

@@ -38,7 +38,7 @@ class Canvas:
     ) -> None:
         """A filled rectangle; ``title`` is shown where a pointer rests on it."""
         stroke = f' stroke="{outline}" stroke-width="0.8"' if outline else ""
-        body = f"><title>{escape(title)}</title></rect>" if title else "/>"
+        body = f"><title>{_escaped(title)}</title></rect>" if title else "/>"
         self._parts.append(
             f'<rect x="{x:.2f}" y="{y:.2f}" width="{width:.2f}" height="{height:.2f}" fill="{fill}"{stroke}{body}'
         )
@@ -68,7 +68,7 @@ class Canvas:
         at = f' text-anchor="{anchor}"' if anchor != "start" else ""
         self._parts.append(
             f'<text class="{font}" x="{x:.2f}" y="{y:.2f}" font-size="{size:g}" fill="{colour}"{at}{weight}>'
-            f"{escape(text)}</text>"
+            f"{_escaped(text)}</text>"
         )
         self.height = max(self.height, y + size * 0.3)
 
@@ -88,7 +88,7 @@ class Canvas:
         height = round(self.height + 24)
         head = (
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{self.width}" height="{height}" '
-            f'viewBox="0 0 {self.width} {height}" role="img"><title>{escape(title)}</title>'
+            f'viewBox="0 0 {self.width} {height}" role="img"><title>{_escaped(title)}</title>'
             f"<style>.m{{font-family:{MONO}}}.s{{font-family:{SANS}}}</style><defs>{_PADDING}</defs>"
             f'<rect width="{self.width}" height="{height}" fill="#ffffff"/>'
         )
@@ -142,3 +142,8 @@ def _hue(number: int) -> str:
     """A colour of middle lightness, 137.5 degrees (the golden angle) from its neighbours."""
     red, green, blue = hls_to_rgb(number * 137.508 % 360 / 360, 0.5, 0.5)
     return "#" + "".join(f"{round(255 * part):02x}" for part in (red, green, blue))
+
+
+def _escaped(text: str) -> str:
+    """Text as XML, which has no control characters: those are written as Python writes them."""
+    return escape("".join(one if one.isprintable() else ascii(one)[1:-1] for one in text))
