@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from cachecore_torch_default import TorchBackend, check_device_ids, fold_segments, group_tensors
+from cachecore_torch_default import check_device_ids, fold_segments, group_tensors
 from torch import Tensor
 
 from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, Completion, CopyContext
 from cachecore_cpu import memmoves
-from cachecore_cpu.strided import StridedGroup
+from cachecore_cpu.strided import WORDS, StridedGroup
 
 __all__ = ["CpuBlockCopy"]
 
@@ -28,7 +28,7 @@ class CpuBlockCopy(BlockCacheCopy):
         self._in_one: list[StridedGroup | memmoves.MemmoveGroup] = []
         for group in fold_segments(context.segments):
             src, dst = context.src.pools[group.src_pool], context.dst.pools[group.dst_pool]
-            strided = StridedGroup(*group_tensors(group, src, dst, counts, TorchBackend.words))
+            strided = StridedGroup(*group_tensors(group, src, dst, counts, WORDS))
             long = group.nbytes >= memmoves.MEMMOVE_NBYTES
             self._in_threads.append(strided)
             self._in_one.append(memmoves.MemmoveGroup(group, src, dst) if long else strided)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-__all__ = ["Run", "StridedGroup"]
+__all__ = ["WORDS", "Run", "StridedGroup"]
 
 Run = tuple[int, int, int]
 """``(source block, destination block, number of neighbouring blocks)``."""
+
+WORDS = MappingProxyType({4: torch.int32, 2: torch.int16, 1: torch.uint8})
+"""A copy is as fast with any word, but torch gives each thread 32,768 words: 128 KiB, some 8 microseconds of work."""
 
 _VIEWS_KEPT = 16384
 """Views kept for each side, about 0.5 kB each: making one costs as much as copying some 20 kB."""
@@ -25,8 +29,8 @@ class StridedGroup:
     def copy(self, runs: Sequence[Run]) -> None:
         """Copy block after block; Python is left once, and the GIL with it, for the whole list.
 
-        torch shares a block of 32,768 words and more among its threads. Threads of our own would run
-        beside torch's, which spin for some milliseconds after every call: measured at half the speed.
+        torch shares a block among its threads (see :data:`WORDS`). Threads of our own would run beside
+        torch's, which spin for some milliseconds after every call: measured at half the speed.
         """
         dst = [self._dst.of(block, count) for _, block, count in runs]
         src = [self._src.of(block, count) for block, _, count in runs]
