@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -283,3 +284,11 @@ def test_names_of_control_characters_are_well_formed():
 
     assert "\\x00\\ud800&lt;k&gt;" in told
     ElementTree.fromstring(told)
+
+
+def test_padding_of_any_length_is_drawn():
+    plan = kv_plan()
+    (pool,) = plan.host_layout.pools
+    host = replace(plan.host_layout, pools=(replace(pool, inner=pool.inner << 40),))
+
+    assert "</svg>" in layout_svg(plan_set(replace(plan, host_layout=host)))

@@ -16,6 +16,9 @@ _FEW_ROWS = 8
 _MANY_LINES = 40
 """A strip with more rows is broken into about so many lines at most."""
 
+_MOST_LINES = 1 << 14
+"""No strip is broken into more: a damaged plan may have padding of any length."""
+
 
 class Segment(NamedTuple):
     """Bytes ``start .. start + nbytes`` of a line; ``spec`` is None for padding.
@@ -95,7 +98,9 @@ def line_nbytes(plan: GroupPlan) -> int:
             row = max(one.nbytes for filled in held for one in filled if one.spec is not None)
             lines = -(-pool.inner * entries // row)
             long.append(row * -(-lines // _MANY_LINES))
-    return max(short or long, default=1)
+    tiers = ((plan.layout, entries), (plan.host_layout, plan.num_entries(1, host=True)))
+    longest = max((pool.inner * count for layout, count in tiers for pool in layout.pools), default=0)
+    return max(*(short or long), 1, -(-longest // _MOST_LINES))
 
 
 def outer_name(plan: GroupPlan, layout: CacheLayout, pool: int, outer: int) -> str:
