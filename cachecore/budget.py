@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from cachecore.errors import PlanError
 from cachecore.group_plan import GroupPlan
@@ -11,7 +11,16 @@ from cachecore.plan import BlockCachePlan
 from cachecore.plan_set import CachePlanSet
 from cachecore.solving import GroupBytes, RankMemory
 
-__all__ = ["Plans", "as_sets", "budget_nbytes", "given_counts", "group_names", "named_sets", "rank_memory"]
+__all__ = [
+    "Plans",
+    "as_sets",
+    "budget_nbytes",
+    "given_counts",
+    "group_names",
+    "group_plans",
+    "named_sets",
+    "rank_memory",
+]
 
 Plans = CachePlanSet | Sequence[CachePlanSet] | Mapping[str, CachePlanSet]
 """One plan set, several, or several by the name of their model (``target``, ``draft``, ``memory``)."""
@@ -46,9 +55,15 @@ def as_sets(plans: Plans) -> tuple[CachePlanSet, ...]:
     return tuple(named_sets(plans).values())
 
 
+def group_plans(plans: Plans) -> Iterator[GroupPlan]:
+    """Every group's plan of every plan set; groups of one name come once for each set that has them."""
+    for one in as_sets(plans):
+        yield from one
+
+
 def group_names(plans: Plans) -> tuple[str, ...]:
     """The groups of all plan sets, each once."""
-    return tuple(dict.fromkeys(name for one in as_sets(plans) for name in one.names))
+    return tuple(dict.fromkeys(plan.name for plan in group_plans(plans)))
 
 
 def given_counts(plans: Plans, counts: int | Mapping[str, int] | None, what: str) -> dict[str, int]:
@@ -70,7 +85,7 @@ def given_counts(plans: Plans, counts: int | Mapping[str, int] | None, what: str
 def rank_memory(plans: Plans, budget: int, *, host: bool = False) -> RankMemory:
     """What a solver needs to know of one rank: numbers only, so that they can travel."""
     costs: dict[str, GroupBytes] = {}
-    for plan in (plan for one in as_sets(plans) for plan in one):
+    for plan in group_plans(plans):
         unit = plan.unit_nbytes(host=host)
         earlier = costs.get(plan.name, GroupBytes(0))
         fixed = plan.reserved_nbytes(1, host=host) - unit

@@ -84,27 +84,19 @@ class CacheEngine(GroupEngine[A]):
         Every id is checked on the host first; a refused copy changes nothing. ``group`` may be left
         out when there is only one.
         """
-        return self._group(group).copy(pairs)
+        return self.group(group).copy(pairs)
 
     def copy_blocks_on_device(self, ids: Any, *, group: str | None = None) -> None:
         """Copy with device-resident ``int64[2, n]`` ids: unchecked, allocation-free, -1 pads; graphs may capture it."""
-        self._group(group).copy_on_device(ids)
-
-    def swap_out(self, pairs: PairsLike, *, group: str | None = None) -> Completion:
-        """Move device blocks to host blocks; ids are local to each side."""
-        return self._group(group).swap_out(pairs)
-
-    def swap_in(self, pairs: PairsLike, *, group: str | None = None) -> Completion:
-        """Move host blocks to device blocks; ids are local to each side."""
-        return self._group(group).swap_in(pairs)
+        self.group(group).copy_on_device(ids)
 
     def zero_blocks(self, blocks: Sequence[int], *, group: str | None = None) -> Completion:
         """Zero whole device blocks, so that a reused block shows nothing of its last owner."""
-        return self._group(group).zero(blocks)
+        return self.group(group).zero(blocks)
 
     def host_blocks_in_flight(self, *, group: str | None = None) -> frozenset[int]:
         """Host blocks that a transfer still touches; do not reuse them."""
-        return self._group(group).host_blocks_in_flight()
+        return self.group(group).host_blocks_in_flight()
 
     def close(self) -> None:
         """Wait for transfers and give all memory back, states included. Twice is once."""

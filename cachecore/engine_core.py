@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from cachecore.backend import BlockCopyInfo, CacheBackend
+from cachecore.backend import BlockCopyInfo, CacheBackend, Completion
+from cachecore.blocks import PairsLike
 from cachecore.device import DeviceSpec
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import CacheLookupError, EngineStateError, PlanError
@@ -76,12 +77,30 @@ class GroupEngine(Generic[A]):
 
     def group(self, name: str | None = None) -> EngineGroup[A]:
         """One group's memory and movement; the name may be left out when there is only one."""
-        return self._group(name)
+        self._check_open()
+        if name is None:
+            if len(self._groups) != 1:
+                raise PlanError(f"this engine has groups {', '.join(self._groups) or '(none)'}; say which with group=")
+            return next(iter(self._groups.values()))
+        try:
+            return self._groups[name]
+        except KeyError:
+            raise CacheLookupError(
+                f"group {name!r} does not exist; the groups are {', '.join(self._groups) or '(none)'}", group=name
+            ) from None
 
     def allocation(self, *, group: str | None = None, host: bool = False) -> Any:
         """The allocation of one tier, for transfers and tests; None when there is no host tier."""
-        found = self._group(group)
+        found = self.group(group)
         return found.host if host else found.device
+
+    def swap_out(self, pairs: PairsLike, *, group: str | None = None) -> Completion:
+        """Move device blocks or slots to the host tier; ids are local to each side."""
+        return self.group(group).swap_out(pairs)
+
+    def swap_in(self, pairs: PairsLike, *, group: str | None = None) -> Completion:
+        """Move host blocks or slots to the device; ids are local to each side."""
+        return self.group(group).swap_in(pairs)
 
     def stats(self) -> EngineStats:
         """Bytes held, ways taken, and the reason each time a slower way was."""
@@ -125,19 +144,6 @@ class GroupEngine(Generic[A]):
     def _check_open(self) -> None:
         if self._closed is not None:
             raise EngineStateError(self._closed)
-
-    def _group(self, name: str | None) -> EngineGroup[A]:
-        self._check_open()
-        if name is None:
-            if len(self._groups) != 1:
-                raise PlanError(f"this engine has groups {', '.join(self._groups) or '(none)'}; say which with group=")
-            return next(iter(self._groups.values()))
-        try:
-            return self._groups[name]
-        except KeyError:
-            raise CacheLookupError(
-                f"group {name!r} does not exist; the groups are {', '.join(self._groups) or '(none)'}", group=name
-            ) from None
 
 
 def _check_memory(

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NoReturn
 
-from cachecore.budget import Plans, as_sets, budget_nbytes, given_counts, group_names, rank_memory
+from cachecore.budget import Plans, as_sets, budget_nbytes, given_counts, group_names, group_plans, rank_memory
 from cachecore.errors import AllocationError, PlanError
 from cachecore.group_plan import GroupPlan
 from cachecore.meaning import not_negative, positive
@@ -174,7 +174,7 @@ def request_demand(
     not_negative(in_flight_tokens, "in_flight_tokens")
     length = None if context_length is None else positive(context_length, "context_length")
     demand: dict[str, int] = {}
-    for plan in (plan for one in as_sets(plans) for plan in one):
+    for plan in group_plans(plans):
         if plan.name not in (given or {}):
             units = 1 if length is None else request_units(plan, length, in_flight_tokens)
             demand[plan.name] = max(demand.get(plan.name, 0), units)  # models of one block table keep what either needs
@@ -189,7 +189,7 @@ def request_demand(
 def longest_sequence(plans: Plans, counts: Mapping[str, int], in_flight_tokens: int = 0) -> int:
     """Tokens of the longest single sequence that fits ``counts``; :data:`UNBOUNDED` when windows bound it."""
     lengths = [UNBOUNDED]
-    for plan in (plan for one in as_sets(plans) for plan in one):
+    for plan in group_plans(plans):
         if not isinstance(plan, BlockCachePlan):
             lengths.append(UNBOUNDED if counts[plan.name] else 0)
         elif request_units(plan, UNBOUNDED, in_flight_tokens) > counts[plan.name]:
@@ -239,7 +239,7 @@ def check_fit(
 
 def _payload_nbytes(plans: Plans, counts: Mapping[str, int], host: bool) -> int:
     total = 0
-    for plan in (plan for one in as_sets(plans) for plan in one):
+    for plan in group_plans(plans):
         layout = plan.host_layout if host else plan.layout
         total += layout.payload_nbytes * plan.num_entries(counts[plan.name], host=host)
     return total

@@ -66,24 +66,16 @@ class StateCacheEngine(GroupEngine[A]):
 
     def zero_slots(self, slots: Sequence[int], *, group: str | None = None) -> Completion:
         """Zero slots for new sequences; the cost grows with the slots named, not with the pool."""
-        return self._group(group).zero(slots)
+        return self.group(group).zero(slots)
 
     def copy_slots(self, pairs: PairsLike, *, group: str | None = None) -> Completion:
         """Copy whole slots on the device; sources may repeat, destinations may not, and none is both."""
-        return self._group(group).copy(pairs)
+        return self.group(group).copy(pairs)
 
     def copy_slots_on_device(self, ids: Any, *, group: str | None = None) -> None:
         """Copy with device-resident ``int64[2, n]`` ids: unchecked, -1 pads; graphs may capture it."""
-        self._group(group).copy_on_device(ids)
-
-    def swap_out(self, pairs: PairsLike, *, group: str | None = None) -> Completion:
-        """Move device slots to host slots; ids are local to each side."""
-        return self._group(group).swap_out(pairs)
-
-    def swap_in(self, pairs: PairsLike, *, group: str | None = None) -> Completion:
-        """Move host slots to device slots; ids are local to each side."""
-        return self._group(group).swap_in(pairs)
+        self.group(group).copy_on_device(ids)
 
     def host_slots_in_flight(self, *, group: str | None = None) -> frozenset[int]:
         """Host slots that a transfer still touches; do not reuse them."""
-        return self._group(group).host_blocks_in_flight()
+        return self.group(group).host_blocks_in_flight()
