@@ -253,7 +253,6 @@ def bench_swap(name: str, found: dict[str, float], forced: str, num: int = 64) -
     pools = engine.allocation().pools
     for pool in pools:
         pool.random_(0, 255)
-    out, back = pairs_of(num, 2 * num, 1, 1), None
     rng = random.Random(5)
     device = rng.sample(range(4 * num), 3 * num)
     host = rng.sample(range(2 * num), 2 * num)

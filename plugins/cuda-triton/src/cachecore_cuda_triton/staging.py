@@ -13,7 +13,7 @@ SLOT_NBYTES = 64 << 20
 """Bytes of one slot: what a swap of any size keeps the link busy with. Measured: see ``NOTES.md``."""
 
 NUM_SLOTS = 4
-"""A quarter of a swap each: beside a model that fills every multiprocessor for a millisecond, a kernel runs seldom."""
+"""One more than the chunks of a usual swap, so that the next swap starts before the last one's slot is free."""
 
 
 class StagingRing:
