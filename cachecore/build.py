@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
+from cachecore.asking import told
 from cachecore.backend import CacheBackend
 from cachecore.collect import CollectedCaches, collect
 from cachecore.device import DeviceSpec
@@ -16,7 +17,7 @@ from cachecore.meaning import several
 from cachecore.plan import GroupSpec, plan_from_specs
 from cachecore.plan_set import CachePlanSet
 from cachecore.policy import LayoutHints, LayoutPolicy
-from cachecore.probing import policy_of, told
+from cachecore.probing import policy_of
 from cachecore.registry import PluginRegistry
 from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec, StateCacheRequest
 from cachecore.state_plan import plan_from_states

@@ -6,11 +6,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from cachecore.asking import told
 from cachecore.backend import BackendInfo
 from cachecore.device import DeviceSpec
 from cachecore.policy import LayoutPolicy
 
-__all__ = ["PROBE_LIMIT_S", "answer_within", "policy_of", "probe_backend", "told", "unclaimed"]
+__all__ = ["PROBE_LIMIT_S", "answer_within", "policy_of", "probe_backend", "unclaimed"]
 
 PROBE_LIMIT_S = 5.0
 """A probe that has not answered by then is excluded and named."""
@@ -61,10 +62,3 @@ def policy_of(info: BackendInfo) -> LayoutPolicy | str:
     return (
         policy if isinstance(policy, LayoutPolicy) else f"load_policy() returned {policy!r}, which is no LayoutPolicy"
     )
-
-
-def told(error: BaseException) -> str:
-    """The error and what caused it, on one line."""
-    text = f"{type(error).__name__}: {error}"
-    cause = error.__cause__ or error.__context__
-    return f"{text} (from {type(cause).__name__}: {cause})" if cause is not None else text

@@ -16,12 +16,13 @@ import importlib_metadata
 import pluggy
 
 from cachecore import hookspecs
+from cachecore.asking import told
 from cachecore.backend import BackendInfo, BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.hookspecs import ENTRY_POINT_GROUP
 from cachecore.policy import LayoutPolicy
-from cachecore.probing import PROBE_LIMIT_S, policy_of, probe_backend, told, unclaimed
+from cachecore.probing import PROBE_LIMIT_S, policy_of, probe_backend, unclaimed
 from cachecore.ranking import (
     BackendRecord,
     CopyRecord,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from cachecore.asking import told
 from cachecore.backend import (
     COMPLETED,
     BlockCacheCopy,
@@ -22,7 +23,7 @@ from cachecore.blocks import BlockPairs
 from cachecore.errors import PluginError
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
-from cachecore.probing import PROBE_LIMIT_S, answer_within, told
+from cachecore.probing import PROBE_LIMIT_S, answer_within
 
 __all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "build_copy", "resolve_copy"]
 

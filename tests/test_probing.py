@@ -7,7 +7,7 @@ import pytest
 from announcing import backend
 
 from cachecore import DeviceSpec, StandardLayoutPolicy
-from cachecore.probing import answer_within, policy_of, probe_backend, told, unclaimed
+from cachecore.probing import answer_within, policy_of, probe_backend, unclaimed
 
 NULL = DeviceSpec("null")
 
@@ -71,11 +71,3 @@ def test_a_policy_or_the_reason_why_there_is_none():
     assert isinstance(policy_of(backend()), StandardLayoutPolicy)
     assert policy_of(backend(load_policy=lambda: 3)) == "load_policy() returned 3, which is no LayoutPolicy"
     assert policy_of(backend(load_policy=lambda: 1 / 0)) == "load_policy() raised ZeroDivisionError: division by zero"
-
-
-def test_an_error_is_told_with_its_cause():
-    plain, caused = OSError("no libx"), ImportError("vendor")
-    caused.__cause__ = plain
-
-    assert told(plain) == "OSError: no libx"
-    assert told(caused) == "ImportError: vendor (from OSError: no libx)"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors",),
-    ("blocks", "device", "dtypes", "meaning", "stranger", "nbytes", "paging"),
+    ("asking", "blocks", "device", "dtypes", "meaning", "stranger", "nbytes", "paging"),
     ("local_ranks", "payload", "solving"),
     ("schema",),
     ("layout_proof",),
