@@ -16,20 +16,16 @@ from cachecore.backend import (
     HOST,
     PINNED_HOST,
     BackendInfo,
-    BlockCacheCopy,
-    BlockCopyInfo,
     CacheAllocation,
     CacheBackend,
     Completion,
-    CopyContext,
-    CopySegment,
-    CopySide,
     MemoryInfo,
     Region,
 )
 from cachecore.blocks import BlockPairs
 from cachecore.build import build_block_cache_plan, default_registry, open_engine
 from cachecore.collect import BlockCacheConsumer, CollectedCaches, collect
+from cachecore.copying import BlockCacheCopy, BlockCopyInfo, CopyContext, CopySegment, CopySide
 from cachecore.device import DeviceSpec
 from cachecore.engine import CacheEngine
 from cachecore.errors import (

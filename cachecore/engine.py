@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from cachecore.backend import BlockCopyInfo, CacheBackend, Completion
+from cachecore.backend import CacheBackend, Completion
 from cachecore.blocks import PairsLike
+from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.engine_core import Counts, GroupEngine, open_groups
 from cachecore.errors import CacheLookupError

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
-from cachecore.backend import BlockCopyInfo, CacheBackend, Completion
+from cachecore.backend import CacheBackend, Completion
 from cachecore.blocks import PairsLike
+from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import CacheLookupError, EngineStateError, PlanError

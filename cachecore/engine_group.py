@@ -6,16 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Generic, TypeVar
 
-from cachecore.backend import (
-    COMPLETED,
-    BlockCacheCopy,
-    BlockCopyInfo,
-    CacheAllocation,
-    CacheBackend,
-    Completion,
-    CopyContext,
-)
+from cachecore.backend import COMPLETED, CacheAllocation, CacheBackend, Completion
 from cachecore.blocks import BlockPairs, PairsLike
+from cachecore.copying import BlockCacheCopy, BlockCopyInfo, CopyContext
 from cachecore.device import DeviceSpec
 from cachecore.errors import BlockIndexError, EngineStateError
 from cachecore.group_plan import GroupPlan

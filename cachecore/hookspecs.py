@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import pluggy
 
-from cachecore.backend import BackendInfo, BlockCopyInfo
+from cachecore.backend import BackendInfo
+from cachecore.copying import BlockCopyInfo
 
 __all__ = [
     "ENTRY_POINT_GROUP",

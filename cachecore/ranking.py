@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import importlib_metadata
 
-from cachecore.backend import API_VERSION, BackendInfo, BlockCopyInfo
+from cachecore.backend import API_VERSION, BackendInfo
+from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.errors import NoBackendError, PluginError
 

@@ -11,14 +11,13 @@ from cachecore.backend import (
     COMPLETED,
     HOST,
     BackendInfo,
-    BlockCopyInfo,
     CacheAllocation,
     CacheBackend,
     Completion,
-    CopySide,
     MemoryInfo,
     Region,
 )
+from cachecore.copying import BlockCopyInfo, CopySide
 from cachecore.device import DeviceSpec
 from cachecore.errors import AllocationError, BlockIndexError, EngineStateError, LayoutError
 from cachecore.layout import CacheLayout, RowStrides

@@ -17,7 +17,8 @@ import pluggy
 
 from cachecore import hookspecs
 from cachecore.asking import told
-from cachecore.backend import BackendInfo, BlockCopyInfo
+from cachecore.backend import BackendInfo
+from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.hookspecs import ENTRY_POINT_GROUP

@@ -12,8 +12,9 @@ from math import gcd
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from cachecore.backend import CacheAllocation, CopyContext, CopySegment
+from cachecore.backend import CacheAllocation
 from cachecore.blocks import BlockPairs
+from cachecore.copying import CopyContext, CopySegment
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import BlockIndexError, EngineStateError, PlanError
 from cachecore.group_plan import GroupPlan

@@ -8,18 +8,9 @@ from functools import partial
 from typing import Any
 
 from cachecore.asking import told
-from cachecore.backend import (
-    COMPLETED,
-    BlockCacheCopy,
-    BlockCopyInfo,
-    CacheAllocation,
-    CacheBackend,
-    Completion,
-    CopyContext,
-    CopySegment,
-    CopySide,
-)
+from cachecore.backend import COMPLETED, CacheAllocation, CacheBackend, Completion
 from cachecore.blocks import BlockPairs
+from cachecore.copying import BlockCacheCopy, BlockCopyInfo, CopyContext, CopySegment, CopySide
 from cachecore.errors import PluginError
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout

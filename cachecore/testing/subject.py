@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cachecore.backend import BackendInfo, BlockCopyInfo, CacheAllocation, CacheBackend
+from cachecore.backend import BackendInfo, CacheAllocation, CacheBackend
+from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.engine import CacheEngine
 from cachecore.errors import NoBackendError, PlanError, PluginError

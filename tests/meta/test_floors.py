@@ -18,6 +18,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("collect", "kv", "plan", "state_plan"),
     ("plan_set",),
     ("backend", "budget", "explain", "picture"),
+    ("copying",),
     ("hookspecs", "probing", "ranking", "sizing", "view"),
     ("report",),
     ("agreement",),

@@ -11,7 +11,7 @@ from cachecore_cuda_triton import plugin as cuda_plugin
 from cachecore_torch_default import plugin as torch_plugin
 
 from cachecore import DeviceSpec, PluginRegistry
-from cachecore.backend import CopySide
+from cachecore.copying import CopySide
 from cachecore.layout_kinds import packed_layout
 from cachecore.ranking import PluginRecord
 
