@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from array import array
 from functools import cache
 from typing import Any
 
-from cachecore import EngineStateError
+from cachecore_cuda_triton.libcuda import check, libcuda
 
 __all__ = ["ROW_OP_WORDS", "copy_pieces", "copy_rows", "row_op", "why_each"]
 
@@ -57,25 +56,28 @@ class _Copy2D(ctypes.Structure):
 
 _ATTRIBUTES = _Attributes(_ORDER_STREAM, (ctypes.c_int * 4)(), _PREFER_OVERLAP)
 _FIRST = ctypes.c_size_t(0)
+_ATTRIBUTES_AT, _FIRST_AT = ctypes.addressof(_ATTRIBUTES), ctypes.addressof(_FIRST)
 
 _UNIFIED = 4
 """``CU_MEMORYTYPE_UNIFIED``."""
 
 
 def copy_pieces(dst: array[int], src: array[int], nbytes: array[int], stream: int) -> None:
-    """Queue pieces (``array('Q')`` of addresses and lengths) on ``stream``, which is not the default one."""
+    """Queue pieces (``array('Q')`` of addresses and lengths) on ``stream``, which is not the default one.
+
+    ``nbytes`` may be longer than the others: what is beyond them is not looked at.
+    """
     count = len(dst)
     call, takes_failed = _batched("cuMemcpyBatchAsync")
     if call is None:
-        each = _driver().cuMemcpyAsync
-        for to, at, length in zip(dst, src, nbytes, strict=True):
-            _check(each(_u64(to), _u64(at), _size(length), _handle(stream)), "cuMemcpyAsync", 1)
+        each = libcuda().cuMemcpyAsync
+        for to, at, length in zip(dst, src, nbytes, strict=False):
+            _check(each(to, at, length, stream), "cuMemcpyAsync", 1)
         return
-    arguments: list[Any] = [_handle(part.buffer_info()[0]) for part in (dst, src, nbytes)]
-    arguments += [_size(count), ctypes.byref(_ATTRIBUTES), ctypes.byref(_FIRST), _size(1)]
-    if takes_failed:
-        arguments.append(ctypes.byref(ctypes.c_size_t(0)))
-    _check(call(*arguments, _handle(stream)), "cuMemcpyBatchAsync", count)
+    pointers = dst.buffer_info()[0], src.buffer_info()[0], nbytes.buffer_info()[0]
+    failed = (ctypes.byref(ctypes.c_size_t(0)),) if takes_failed else ()
+    code = call(*pointers, count, _ATTRIBUTES_AT, _FIRST_AT, 1, *failed, stream)
+    _check(code, "cuMemcpyBatchAsync", count)
 
 
 def copy_rows(ops: array[int], stream: int) -> None:
@@ -83,17 +85,15 @@ def copy_rows(ops: array[int], stream: int) -> None:
     count = len(ops) // ROW_OP_WORDS
     call, takes_failed = _batched("cuMemcpy3DBatchAsync")
     if call is None:
-        each = _driver().cuMemcpy2DAsync_v2
+        each = libcuda().cuMemcpy2DAsync_v2
         for at in range(0, len(ops), ROW_OP_WORDS):
             op = ops[at : at + ROW_OP_WORDS]
             copy = _Copy2D(src_type=_UNIFIED, src_device=op[1], src_pitch=op[2], dst_type=_UNIFIED)
             copy.dst_device, copy.dst_pitch, copy.width, copy.height = op[6], op[7], op[10], op[11]
-            _check(each(ctypes.byref(copy), _handle(stream)), "cuMemcpy2DAsync", 1)
+            _check(each(ctypes.byref(copy), stream), "cuMemcpy2DAsync", 1)
         return
-    arguments: list[Any] = [_size(count), _handle(ops.buffer_info()[0])]
-    if takes_failed:
-        arguments.append(ctypes.byref(ctypes.c_size_t(0)))
-    _check(call(*arguments, ctypes.c_ulonglong(0), _handle(stream)), "cuMemcpy3DBatchAsync", count)
+    failed = (ctypes.byref(ctypes.c_size_t(0)),) if takes_failed else ()
+    _check(call(count, ops.buffer_info()[0], *failed, 0, stream), "cuMemcpy3DBatchAsync", count)
 
 
 def row_op(src: int, src_pitch: int, dst: int, dst_pitch: int, width: int, height: int) -> list[int]:
@@ -117,27 +117,24 @@ def _batched(name: str) -> tuple[Any, bool]:
     """The driver's function in the signature it has, and whether that tells the piece that failed."""
     if os.environ.get("CACHECORE_CUDA_MEMCPY") == "each":
         return None, False
-    driver = _driver()
+    driver = libcuda()
     newer = getattr(driver, f"{name}_v2", None)
-    return (newer, False) if newer is not None else (getattr(driver, name, None), True)
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        return ctypes.CDLL(name)
-    except OSError as error:
-        raise EngineStateError(f"the CUDA driver library {name} cannot be loaded: {error}") from error
+    call = newer if newer is not None else getattr(driver, name, None)
+    takes_failed = newer is None
+    if call is not None:
+        failed = (_handle,) if takes_failed else ()
+        call.argtypes = (
+            (_handle, _handle, _handle, _size, _handle, _handle, _size, *failed, _handle)
+            if name == "cuMemcpyBatchAsync"
+            else (_size, _handle, *failed, ctypes.c_ulonglong, _handle)
+        )
+    return call, takes_failed
 
 
 def _check(code: int, call: str, count: int) -> None:
     if code:
-        raise EngineStateError(
-            f"{call} of {count} pieces failed with driver error {code}; what was copied is unknown. "
-            "CACHECORE_CUDA_MEMCPY=each copies piece by piece",
-            code=code,
-        )
+        hint = f" for {count} pieces; what was copied is unknown. CACHECORE_CUDA_MEMCPY=each copies piece by piece"
+        check(code, call, hint)
 
 
-_u64, _size, _handle = ctypes.c_uint64, ctypes.c_size_t, ctypes.c_void_p
+_size, _handle = ctypes.c_size_t, ctypes.c_void_p

@@ -14,7 +14,7 @@ from itertools import product
 from cachecore_torch_default import SegmentGroup, fold_segments
 
 from cachecore import BlockPairs, CopySegment
-from cachecore_cuda_triton.driver import copy_rows, row_op
+from cachecore_cuda_triton.driver import ROW_OP_WORDS, copy_rows, row_op
 
 __all__ = ["PitchedCopies"]
 
@@ -26,7 +26,7 @@ class PitchedCopies:
         groups = fold_segments(segments)
         self.run_nbytes = tuple((group.nbytes, group.block_nbytes) for group in groups)
         self._ops = [
-            (op, group.src_block_stride, group.dst_block_stride)
+            (array("q", op), group.src_block_stride, group.dst_block_stride)
             for group in groups
             for op in _ops(group, src_pools[group.src_pool], dst_pools[group.dst_pool])
         ]
@@ -35,11 +35,10 @@ class PitchedCopies:
         """Queue all rows of all pairs on ``stream``."""
         words = array("q")
         for op, src_stride, dst_stride in self._ops:
-            template = array("q", op)
-            for src, dst in zip(pairs.src, pairs.dst, strict=True):
-                template[1] = op[1] + src * src_stride
-                template[6] = op[6] + dst * dst_stride
-                words.extend(template)
+            some = op * len(pairs)
+            some[1::ROW_OP_WORDS] = array("q", [op[1] + block * src_stride for block in pairs.src])
+            some[6::ROW_OP_WORDS] = array("q", [op[6] + block * dst_stride for block in pairs.dst])
+            words.extend(some)
         copy_rows(words, stream)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import RLock
+
 import torch
 from torch import Tensor
 
@@ -21,10 +23,12 @@ class StagingRing:
 
     ``kernels`` and ``engines`` are the streams of the two; they meet in events (driver handles), never on
     the host. ``generation`` counts up when the slots have moved: what holds their addresses is void then.
+    Whoever queues work or grows the ring holds ``lock``.
     """
 
     def __init__(self, device: torch.device, *, slot_nbytes: int) -> None:
         self.device = device
+        self.lock = RLock()
         self.kernels: torch.cuda.Stream = torch.cuda.Stream(device, priority=-5)
         self.engines: torch.cuda.Stream = torch.cuda.Stream(device, priority=-5)
         with torch.cuda.device(device):
@@ -37,15 +41,16 @@ class StagingRing:
 
     def grow(self, slot_nbytes: int) -> None:
         """Make room for one block at least; waits for the copies under way."""
-        if self.slots and self.slots[0].numel() >= slot_nbytes:
-            return
-        self.kernels.synchronize()
-        self.engines.synchronize()
-        self.slots.clear()  # before the larger ones are taken
-        with torch.inference_mode(False):
-            self.slots = [torch.empty(slot_nbytes, dtype=torch.uint8, device=self.device) for _ in range(NUM_SLOTS)]
-        torch.cuda.current_stream(self.device).synchronize()  # what had this memory before is done with it
-        self.generation += 1
+        with self.lock:
+            if self.slots and self.slots[0].numel() >= slot_nbytes:
+                return
+            self.kernels.synchronize()
+            self.engines.synchronize()
+            self.slots.clear()  # before the larger ones are taken
+            with torch.inference_mode(False):
+                self.slots = [torch.empty(slot_nbytes, dtype=torch.uint8, device=self.device) for _ in range(NUM_SLOTS)]
+            torch.cuda.current_stream(self.device).synchronize()  # what had this memory before is done with it
+            self.generation += 1
 
     @property
     def nbytes(self) -> int:
@@ -59,12 +64,14 @@ class StagingRing:
 
 
 _rings: dict[tuple[torch.device, str], StagingRing] = {}
+_making = RLock()
 
 
 def staging_ring(device: torch.device, direction: str, block_nbytes: int) -> StagingRing:
     """The ring of one device and direction, with slots that hold a block at least."""
-    ring = _rings.get((device, direction))
-    if ring is None:
-        ring = _rings[device, direction] = StagingRing(device, slot_nbytes=max(SLOT_NBYTES, block_nbytes))
+    with _making:
+        ring = _rings.get((device, direction))
+        if ring is None:
+            ring = _rings[device, direction] = StagingRing(device, slot_nbytes=max(SLOT_NBYTES, block_nbytes))
     ring.grow(block_nbytes)
     return ring

@@ -6,14 +6,13 @@ What they need (page-locked slots, events) is made once. Measured: ``NOTES.md``.
 from __future__ import annotations
 
 import ctypes
-import sys
 from array import array
 from functools import cache
 from threading import Lock
 
 import torch
 
-from cachecore import EngineStateError
+from cachecore_cuda_triton.libcuda import check, libcuda
 
 __all__ = ["IdRing", "id_ring", "make_event", "record", "wait"]
 
@@ -34,8 +33,8 @@ class IdRing:
         self._events = [make_event() for _ in range(_SLOTS)]
         self._turn = 0
         self._lock = Lock()
-        self._upload = _driver().cuMemcpyHtoDAsync_v2
-        self._done = _driver().cuEventQuery
+        self._upload = libcuda().cuMemcpyHtoDAsync_v2
+        self._done = libcuda().cuEventQuery
 
     def upload(self, stream: int, *rows: array[int]) -> tuple[int, int] | None:
         """Queue the upload of equally long rows (``array('q')``), one after another.
@@ -52,7 +51,7 @@ class IdRing:
         for number, row in enumerate(rows):
             ctypes.memmove(at + number * nbytes, row.buffer_info()[0], nbytes)
         address = self._ids.data_ptr() + 8 * _SLOT_IDS * slot
-        _check(self._upload(address, at, nbytes * len(rows), stream), "cuMemcpyHtoDAsync")
+        check(self._upload(address, at, nbytes * len(rows), stream), "cuMemcpyHtoDAsync")
         return slot, address
 
     def release(self, slot: int, stream: int) -> None:
@@ -70,36 +69,15 @@ def id_ring(device: torch.device) -> IdRing:
 def make_event() -> int:
     """An event without timing, as a handle; it lives as long as the process."""
     handle = ctypes.c_void_p(0)
-    _check(_driver().cuEventCreate(ctypes.byref(handle), _NO_TIMING), "cuEventCreate")
+    check(libcuda().cuEventCreate(ctypes.byref(handle), _NO_TIMING), "cuEventCreate")
     return int(handle.value or 0)
 
 
 def record(event: int, stream: int) -> None:
     """``event`` happens when what is queued on ``stream`` is done."""
-    _check(_driver().cuEventRecord(event, stream), "cuEventRecord")
+    check(libcuda().cuEventRecord(event, stream), "cuEventRecord")
 
 
 def wait(stream: int, event: int) -> None:
     """What is queued on ``stream`` from now on comes after ``event``."""
-    _check(_driver().cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent")
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    name = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
-    try:
-        driver = ctypes.CDLL(name)
-    except OSError as error:
-        raise EngineStateError(f"the CUDA driver library {name} cannot be loaded: {error}") from error
-    handle, word, count = ctypes.c_void_p, ctypes.c_uint, ctypes.c_size_t
-    driver.cuMemcpyHtoDAsync_v2.argtypes = (ctypes.c_uint64, handle, count, handle)
-    driver.cuEventCreate.argtypes = (handle, word)
-    driver.cuEventRecord.argtypes = (handle, handle)
-    driver.cuEventQuery.argtypes = (handle,)
-    driver.cuStreamWaitEvent.argtypes = (handle, handle, word)
-    return driver
-
-
-def _check(code: int, call: str) -> None:
-    if code:
-        raise EngineStateError(f"{call} failed with driver error {code}", code=code)
+    check(libcuda().cuStreamWaitEvent(stream, event, 0), "cuStreamWaitEvent")

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Sequence
-from itertools import pairwise
-from operator import sub
 
 import torch
 from cachecore_torch_default import completion_of_stream
@@ -19,7 +17,8 @@ from cachecore_torch_default.swap import stage_segments
 from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, Completion, CopyContext
 from cachecore_cuda_triton.block_copy import pool_addresses
 from cachecore_cuda_triton.calibration import DIRECT_PROGRAMS, calibration, forced_way
-from cachecore_cuda_triton.driver import copy_pieces, why_each
+from cachecore_cuda_triton.carry import Carrier
+from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.kernels import TILE_NBYTES
 from cachecore_cuda_triton.launch import Upload, copy_host_pairs, current_stream, launch_copy_at, upload
 from cachecore_cuda_triton.pitched import PitchedCopies
@@ -45,8 +44,8 @@ class CudaSwap(BlockCacheCopy):
         self._device: torch.device = device.pools[0].device if device.pools else torch.device("cuda", 0)
         self._direction = "in" if host_is_src else "out"
         self._held = host.pools, device.pools  # tables hold addresses, so the memory must stay
-        self._segments, self._host_runs, self._row = stage_segments(context.segments, host_is_src=host_is_src)
-        self._host_bases = pool_addresses(host.pools)
+        self._segments, runs, self._row = stage_segments(context.segments, host_is_src=host_is_src)
+        self._carrier = Carrier(runs, pool_addresses(host.pools), self._row, host_is_src=host_is_src)
         self._device_bases = pool_addresses(device.pools)
         self._ring = staging_ring(self._device, self._direction, self._row)
         self._generation = 0
@@ -67,24 +66,25 @@ class CudaSwap(BlockCacheCopy):
         if not self._row:
             return COMPLETED
         ring = self._ring
-        self.path, self.reason = self._choices.get(len(pairs)) or self._choose(len(pairs))
-        way = self.path.split(":")[1]
-        # Out sees every write queued before. In must not overwrite what a queued kernel still reads; with
-        # staging only the last step writes, so the link is busy meanwhile.
-        first = ring.engines if way == "pitched" else ring.kernels
-        record(ring.came, current_stream(self._device))
-        wait(first.cuda_stream, ring.came)
-        for completion in after:
-            completion.wait(ring.kernels)
-            completion.wait(ring.engines)
-        if way == "pitched":
-            self._pitched.queue(pairs, ring.engines.cuda_stream)
-            return completion_of_stream(self._device, ring.engines)
-        if way == "direct":
-            stream = ring.kernels.cuda_stream
-            copy_host_pairs(self._direct, pairs.src, pairs.dst, stream, num_programs=DIRECT_PROGRAMS)
-            return completion_of_stream(self._device, ring.kernels)
-        return self._staged(pairs)
+        with ring.lock:  # engines of one device share it, and may be used from threads of their own
+            self.path, self.reason = self._choices.get(len(pairs)) or self._choose(len(pairs))
+            way = self.path.split(":")[1]
+            # Out sees every write queued before. In must not overwrite what a queued kernel still reads; with
+            # staging only the last step writes, so the link is busy meanwhile.
+            first = ring.engines if way == "pitched" else ring.kernels
+            record(ring.came, current_stream(self._device))
+            wait(first.cuda_stream, ring.came)
+            for completion in after:
+                completion.wait(ring.kernels)
+                completion.wait(ring.engines)
+            if way == "pitched":
+                self._pitched.queue(pairs, ring.engines.cuda_stream)
+                return completion_of_stream(self._device, ring.engines)
+            if way == "direct":
+                stream = ring.kernels.cuda_stream
+                copy_host_pairs(self._direct, pairs.src, pairs.dst, stream, num_programs=DIRECT_PROGRAMS)
+                return completion_of_stream(self._device, ring.kernels)
+            return self._staged(pairs)
 
     def _choose(self, num_blocks: int) -> tuple[str, str]:
         each = why_each()
@@ -141,7 +141,7 @@ class CudaSwap(BlockCacheCopy):
             self._move(ids, start, len(host_ids), slot=slot, of=len(both[0]))
             record(ring.full[slot], kernels)
             wait(engines, ring.full[slot])
-            self._carry(host_ids, slot, engines)
+            self._carrier.queue(host_ids, self._slots[slot], engines)
             record(ring.free[slot], engines)
         ids.release(kernels)
 
@@ -153,7 +153,7 @@ class CudaSwap(BlockCacheCopy):
         for start, host_ids in chunks:
             slot = ring.next()
             wait(engines, ring.free[slot])
-            self._carry(host_ids, slot, engines)
+            self._carrier.queue(host_ids, self._slots[slot], engines)
             record(ring.full[slot], engines)
             if ids is None:
                 ids = upload(self._device, kernels, *both)
@@ -174,28 +174,6 @@ class CudaSwap(BlockCacheCopy):
         if table.num_tiles:
             at = ids.address + 8 * start
             launch_copy_at(table, at, at + 8 * of, count, self._ring.kernels.cuda_stream)
-
-    def _carry(self, host_ids: Sequence[int], slot: int, stream: int) -> None:
-        """Queue the transfers between a staging slot and the host's blocks: a piece a block and run.
-
-        Neighbours are one piece where both sides are dense.
-        """
-        staging, host, nbytes = array("Q"), array("Q"), array("Q")
-        count, row = len(host_ids), self._row
-        for run in self._host_runs:
-            start = self._slots[slot] + run.offset
-            first = self._host_bases[run.pool] + run.start
-            if run.nbytes == run.block_stride == row and 1 in map(sub, host_ids[1:], host_ids):
-                begins = [0, *(at for at in range(1, count) if host_ids[at] != host_ids[at - 1] + 1), count]
-                staging.extend([start + at * row for at in begins[:-1]])
-                host.extend([first + host_ids[at] * row for at in begins[:-1]])
-                nbytes.extend([(stop - at) * row for at, stop in pairwise(begins)])
-                continue
-            staging.extend(range(start, start + count * row, row))
-            host.extend([first + block * run.block_stride for block in host_ids])
-            nbytes.extend([run.nbytes] * count)
-        dst, src = (staging, host) if self._host_is_src else (host, staging)
-        copy_pieces(dst, src, nbytes, stream)
 
 
 def _towards(runs: Sequence[Run], host_is_src: bool) -> Sequence[Run]:
