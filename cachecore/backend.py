@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from cachecore.device import DeviceSpec
+from cachecore.errors import EngineStateError
 from cachecore.layout import CacheLayout
 from cachecore.policy import LayoutPolicy
 from cachecore.schema import CacheTensorSpec
@@ -86,7 +87,8 @@ class CacheAllocation(Generic[A]):
 
     ``pools`` are views ``uint8[outer, num_entries, inner]`` of ``buffers``, aligned to each pool's
     ``base_alignment``. An adopted allocation owns nothing. ``memory_kind`` is the device type,
-    ``"host"`` or ``"host:pinned"``.
+    ``"host"`` or ``"host:pinned"``. ``excess_nbytes`` are taken beyond the buffers, where memory with
+    stable addresses comes in whole device pages.
     """
 
     layout: CacheLayout
@@ -97,6 +99,7 @@ class CacheAllocation(Generic[A]):
     pools: tuple[A, ...]
     owned: bool = True
     freed: bool = field(default=False)
+    excess_nbytes: int = field(default=0)
 
 
 class CacheBackend(ABC, Generic[A]):
@@ -147,7 +150,7 @@ class CacheBackend(ABC, Generic[A]):
         """What this backend can do: None for able, else the reason why not.
 
         Keys: ``pinned_host``, ``device_ids`` (copies with device-resident ids), ``graph_capture``,
-        ``async_copy``, ``byte_addressable``.
+        ``async_copy``, ``byte_addressable``; optional: ``stable_addresses`` (:meth:`allocate_stable`).
         """
 
     @abstractmethod
@@ -165,6 +168,28 @@ class CacheBackend(ABC, Generic[A]):
     @abstractmethod
     def regions(self, allocation: CacheAllocation[A]) -> tuple[Region, ...]:
         """The non-empty pools, for registration with a transfer engine."""
+
+    def allocate_stable(self, layout: CacheLayout, num_entries: int, device: DeviceSpec) -> CacheAllocation[A]:
+        """As :meth:`allocate` on a device, keeping its addresses over :meth:`release` and :meth:`restore`.
+
+        Asked for only where the capability ``stable_addresses`` is declared.
+        """
+        reason = self.capabilities().get("stable_addresses", "the backend does not declare stable_addresses")
+        raise EngineStateError(f"backend {self.name!r} cannot keep addresses over sleep: {reason}")
+
+    def release(self, allocation: CacheAllocation[A]) -> None:
+        """Give an allocation's memory back to the device until :meth:`restore`, ordered as :meth:`free`.
+
+        Its bytes are lost and it may not be used. Of :meth:`allocate_stable`'s it keeps the addresses.
+        """
+        self.free(allocation)
+
+    def restore(self, allocation: CacheAllocation[A]) -> CacheAllocation[A]:
+        """Take zeroed memory again for what was released: the same object only where every address is as before.
+
+        An :class:`~cachecore.errors.AllocationError` leaves it released.
+        """
+        return self.allocate(allocation.layout, allocation.num_entries, allocation.device)
 
     def serves_layout(self, layout: CacheLayout, policy: str, version: str) -> str | None:
         """None when a plan made by ``policy`` can be served, else the reason. By default only the own policy's."""
