@@ -15,6 +15,7 @@ from typing import Any
 from cachecore.cli.backends import add_command as add_backends
 from cachecore.cli.bench import add_command as add_bench
 from cachecore.cli.explain import add_command as add_explain
+from cachecore.cli.new_backend import add_command as add_new_backend
 from cachecore.cli.plan import add_command as add_plan
 from cachecore.cli.terminal import prepare_streams, version_line
 from cachecore.errors import CacheCoreError
@@ -29,6 +30,7 @@ examples:
   cachecore explain plan.json --picture layout.svg
   cachecore bench copy --device cpu
   cachecore check cpu --report report.json
+  cachecore new-backend mine --device-type npu
 
 `cachecore COMMAND --help` says more. Every command takes --json.
 """
@@ -70,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=version_line())
     parser.set_defaults(run=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    for add_command in (add_backends, add_plan, add_explain, add_bench, add_check):
+    for add_command in (add_backends, add_plan, add_explain, add_bench, add_check, add_new_backend):
         add_command(commands, style)
     return parser
 
