@@ -26,6 +26,9 @@ ATTENTION = {
     "PAGE_SIZE": 16,
     "TILE": 64,
     "HAS_STARTS": True,
+    "HAS_MASK": True,
+    "HEADS": 8,
+    "HEADS_PAD": 8,
     "SPLIT": True,
     "SPLITS_PAD": 16,
     "PRECISION": "tf32",
@@ -33,12 +36,13 @@ ATTENTION = {
 }
 POINTERS = {
     **dict.fromkeys(("table", "src_ids", "dst_ids", "ids", "tables", "starts", "stops"), "*i64"),
-    **dict.fromkeys(("query", "keys", "values", "out"), "*bf16"),
+    **dict.fromkeys(("query", "new_keys", "new_values", "keys", "values", "out"), "*bf16"),
     **dict.fromkeys(("partial", "partial_lse"), "*fp32"),
+    "masks": "*u8",
     "scale_log2": "fp32",
     "total": "i64",
 }
-UNALIGNED = ("src_ids", "dst_ids", "ids")
+UNALIGNED = ("src_ids", "dst_ids", "ids", "tables", "starts", "stops", "masks", "stride_table", "stride_mask")
 
 
 def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> dict[str, Any]:
@@ -68,7 +72,7 @@ def main(capability: int) -> None:
         for name in ("copy_tiles", "copy_few", "zero_tiles"):
             constants = {"WIDTHS": widths, "TILE": kernels.TILE_NBYTES}
             found[f"{name} {widths}"] = compiled(getattr(kernels, name), constants, capability)
-    for name in ("attend", "combine"):
+    for name in ("attend", "combine", "store"):
         found[name] = compiled(getattr(kernels_attention, name), ATTENTION, capability)
     print(json.dumps(found))
 

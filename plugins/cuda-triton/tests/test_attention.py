@@ -68,6 +68,30 @@ def test_equals_the_definition(
     assert relative_error(out, expected) < TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("num_splits", [1, 3])
+@pytest.mark.parametrize("starts", [None, [3, 0, 40]])
+def test_a_mask_hides_tokens_anywhere(num_splits: int, starts: list[int] | None, device: torch.device) -> None:
+    torch.manual_seed(0)
+    keys, values = rows_of("packed", (16, 2, 32), 2, torch.float32, device, num_blocks=30)
+    query = torch.randn(3, 6, 32, device=device)
+    table = torch.randperm(30, device=device).view(3, 10)
+    seq_lens = torch.tensor([300, 7, 320], device=device)
+    mask = torch.rand(3, 400, device=device) < 0.5
+    mask[0, :200] = False  # whole tiles of nothing
+    mask[2] = False  # nothing at all
+    shared: dict[str, Any] = {
+        "starts": None if starts is None else torch.tensor(starts, device=device),
+        "mask": mask,
+        "pages_per_block": 2,
+    }
+    expected = paged_decode_attention_reference(query, keys, values, table, seq_lens, 0.3, **shared)
+
+    out = paged_decode_attention(query, keys, values, table, seq_lens, 0.3, num_splits=num_splits, **shared)
+
+    assert relative_error(out, expected) < 1e-5
+    assert not out[2].any()
+
+
 @pytest.mark.parametrize(
     ("num_heads", "num_kv_heads", "key_dim", "value_dim"), [(5, 1, 24, 16), (4, 4, 80, 80), (20, 1, 16, 48)]
 )
@@ -140,6 +164,8 @@ def bad_operands(device: torch.device) -> dict[str, Any]:
         ("seq_lens", lambda x: x[:1], "of 2 sequences"),
         ("out", lambda _: torch.empty(2, 4, 8), "out is"),
         ("starts", lambda _: torch.zeros(3, dtype=torch.int64), "starts is"),
+        ("mask", lambda _: torch.ones(2, 4), "mask is"),
+        ("mask", lambda _: torch.ones(3, 4, dtype=torch.bool), "of 2 sequences"),
     ],
 )
 def test_operands_that_do_not_fit_are_refused(name: str, change: Any, told: str, device: torch.device) -> None:

@@ -17,6 +17,7 @@ def paged_decode_attention_reference(
     scale: float,
     *,
     starts: Tensor | None = None,
+    mask: Tensor | None = None,
     pages_per_block: int = 1,
 ) -> Tensor:
     """The result of :func:`paged_decode_attention` for the same operands, as float64 on their device.
@@ -28,9 +29,12 @@ def paged_decode_attention_reference(
     result = torch.zeros((num_seqs, num_heads, value_row.shape[-1]), dtype=torch.float64, device=query.device)
     for sequence in range(num_seqs):
         first = 0 if starts is None else int(starts[sequence])
-        places = [
-            _place(key_row, block_table[sequence], token, pages_per_block) for token in _seen(first, seq_lens, sequence)
+        seen = [
+            token
+            for token in range(first, int(seq_lens[sequence]))
+            if mask is None or bool(mask[sequence, token - first])
         ]
+        places = [_place(key_row, block_table[sequence], token, pages_per_block) for token in seen]
         if not places:
             continue
         keys = torch.stack([key_row[place] for place in places]).double()
@@ -40,10 +44,6 @@ def paged_decode_attention_reference(
             score = keys[:, kv_head] @ query[sequence, head].double() * scale
             result[sequence, head] = torch.softmax(score, 0) @ values[:, kv_head]
     return result
-
-
-def _seen(first: int, seq_lens: Tensor, sequence: int) -> range:
-    return range(first, int(seq_lens[sequence]))
 
 
 def _place(row: Tensor, table: Tensor, token: int, pages_per_block: int) -> tuple[int, ...]:

@@ -10,8 +10,10 @@ from cachecore_torch_default import TorchBackend, completion_of_current_stream
 from torch import Tensor
 
 from cachecore import COMPLETED, BlockIndexError, CacheAllocation, Completion
+from cachecore_cuda_triton.decode_store import store_decode_tokens
 from cachecore_cuda_triton.kernels import TILE_NBYTES
 from cachecore_cuda_triton.launch import current_stream, launch_zero, upload_ids
+from cachecore_cuda_triton.paged_attention import paged_decode_attention
 from cachecore_cuda_triton.pinned import pinned_pages
 from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
 
@@ -22,6 +24,9 @@ class CudaTritonBackend(TorchBackend):
     """Overrides of :class:`TorchBackend`: the host tier's memory, and zeroing in one launch."""
 
     name = "cuda-triton"
+    # Optional: what cachecore-transformers decodes with where a backend has it.
+    paged_decode_attention = staticmethod(paged_decode_attention)
+    store_decode_tokens = staticmethod(store_decode_tokens)
 
     def __init__(self) -> None:
         super().__init__()

@@ -10,24 +10,28 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["attend", "combine"]
+__all__ = ["attend", "combine", "store"]
 
-_COUNTS = ["num_splits", "stride_table"]
+_COUNTS = ["num_splits", "stride_table", "stride_mask"]
+_IDS = ["tables", "starts", "stops", "masks"]
+"""Views into somebody's tables: whether their addresses are multiples of 16 makes no other kernel."""
 
 
 @triton.jit
 def _attend_tile(
-    tile_query, key_base, value_base, table, first, stop, best, total, summed, scale_log2,
+    tile_query, key_base, value_base, table, mask, first, stop, best, total, summed, scale_log2,
     stride_key_block, stride_key_page, stride_key_token, stride_value_block, stride_value_page, stride_value_token,
-    KEY_DIM: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_DIM: tl.constexpr, VALUE_PAD: tl.constexpr,
-    BLOCK_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr, TILE: tl.constexpr, PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    HAS_MASK: tl.constexpr, KEY_DIM: tl.constexpr, KEY_PAD: tl.constexpr, VALUE_DIM: tl.constexpr,
+    VALUE_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr, TILE: tl.constexpr,
+    PRECISION: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """``TILE`` tokens from ``first`` on, added to the running maximum, weight and sum."""
     key_lane = tl.arange(0, KEY_PAD)
     value_lane = tl.arange(0, VALUE_PAD)
     token = first + tl.arange(0, TILE)
     inside = token < stop
+    if HAS_MASK:
+        inside = inside & (tl.load(mask + token, mask=inside, other=0) != 0)
     block = tl.load(table + token // BLOCK_SIZE, mask=inside, other=0).to(tl.int64)
     page = token % BLOCK_SIZE // PAGE_SIZE
     slot = token % PAGE_SIZE
@@ -48,25 +52,28 @@ def _attend_tile(
     score = tl.dot(tile_query, tl.trans(tile_keys), input_precision=PRECISION) * scale_log2
     score = tl.where(inside[None, :], score, float("-inf"))
     higher = tl.maximum(best, tl.max(score, 1))
-    weight = tl.math.exp2(score - higher[:, None])
-    shrink = tl.math.exp2(best - higher)
+    level = higher
+    if HAS_MASK:  # a tile may see nothing: no weight, instead of the difference of two infinities
+        level = tl.where(higher == float("-inf"), 0.0, higher)
+    weight = tl.math.exp2(score - level[:, None])
+    shrink = tl.math.exp2(best - level)
     total = total * shrink + tl.sum(weight, 1)
     summed = summed * shrink[:, None]
     summed = tl.dot(weight.to(tile_values.dtype), tile_values, summed, input_precision=PRECISION)
     return higher, total, summed
 
 
-@triton.jit(do_not_specialize=_COUNTS)
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_IDS)
 def attend(
-    query, keys, values, tables, starts, stops, out, partial, partial_lse,
-    scale_log2, num_splits, stride_table,
+    query, keys, values, tables, starts, stops, masks, out, partial, partial_lse,
+    scale_log2, num_splits, stride_table, stride_mask,
     stride_query_seq, stride_query_head, stride_out_seq, stride_out_head,
     stride_key_block, stride_key_page, stride_key_token, stride_key_head,
     stride_value_block, stride_value_page, stride_value_token, stride_value_head,
     GROUP: tl.constexpr, GROUP_PAD: tl.constexpr, KEY_DIM: tl.constexpr, KEY_PAD: tl.constexpr,
     VALUE_DIM: tl.constexpr, VALUE_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr,
-    TILE: tl.constexpr, HAS_STARTS: tl.constexpr, SPLIT: tl.constexpr, PRECISION: tl.constexpr,
-    INTERPRETED: tl.constexpr,
+    TILE: tl.constexpr, HAS_STARTS: tl.constexpr, HAS_MASK: tl.constexpr, SPLIT: tl.constexpr,
+    PRECISION: tl.constexpr, INTERPRETED: tl.constexpr,
 ):  # fmt: skip
     """One program a sequence (axis x), key head (axis y) and share of the tokens (axis z).
 
@@ -81,6 +88,7 @@ def attend(
     if HAS_STARTS:
         start = tl.load(starts + sequence).to(tl.int32)
     stop = tl.load(stops + sequence).to(tl.int32)
+    mask = masks + sequence * stride_mask - start  # its first column is the first token seen
     if SPLIT:
         # Whole tiles, so that a share never begins within one.
         share = tl.cdiv(tl.cdiv(stop - start, num_splits), TILE) * TILE
@@ -104,19 +112,19 @@ def attend(
         first = start
         while first < stop:
             best, total, summed = _attend_tile(
-                tile_query, key_base, value_base, table, first, stop, best, total, summed, scale_log2,
+                tile_query, key_base, value_base, table, mask, first, stop, best, total, summed, scale_log2,
                 stride_key_block, stride_key_page, stride_key_token,
                 stride_value_block, stride_value_page, stride_value_token,
-                KEY_DIM, KEY_PAD, VALUE_DIM, VALUE_PAD, BLOCK_SIZE, PAGE_SIZE, TILE, PRECISION, INTERPRETED,
+                HAS_MASK, KEY_DIM, KEY_PAD, VALUE_DIM, VALUE_PAD, BLOCK_SIZE, PAGE_SIZE, TILE, PRECISION, INTERPRETED,
             )  # fmt: skip
             first += TILE
     else:
         for first in range(start, stop, TILE):
             best, total, summed = _attend_tile(
-                tile_query, key_base, value_base, table, first, stop, best, total, summed, scale_log2,
+                tile_query, key_base, value_base, table, mask, first, stop, best, total, summed, scale_log2,
                 stride_key_block, stride_key_page, stride_key_token,
                 stride_value_block, stride_value_page, stride_value_token,
-                KEY_DIM, KEY_PAD, VALUE_DIM, VALUE_PAD, BLOCK_SIZE, PAGE_SIZE, TILE, PRECISION, INTERPRETED,
+                HAS_MASK, KEY_DIM, KEY_PAD, VALUE_DIM, VALUE_PAD, BLOCK_SIZE, PAGE_SIZE, TILE, PRECISION, INTERPRETED,
             )  # fmt: skip
 
     query_head = head * GROUP + row
@@ -153,3 +161,32 @@ def combine(
     summed = tl.sum(shares * weight[:, None], 0) / tl.where(total == 0.0, 1.0, total)
     at = out + sequence * stride_out_seq + head * stride_out_head + lane
     tl.store(at, summed.to(out.dtype.element_ty), mask=lane < VALUE_DIM)
+
+
+@triton.jit(do_not_specialize=["stride_table"], do_not_specialize_on_alignment=["tables", "stops"])
+def store(
+    new_keys, new_values, keys, values, tables, stops, stride_table,
+    stride_new_key_seq, stride_new_key_head, stride_new_value_seq, stride_new_value_head,
+    stride_key_block, stride_key_page, stride_key_token, stride_key_head,
+    stride_value_block, stride_value_page, stride_value_token, stride_value_head,
+    HEADS: tl.constexpr, HEADS_PAD: tl.constexpr, KEY_DIM: tl.constexpr, KEY_PAD: tl.constexpr,
+    VALUE_DIM: tl.constexpr, VALUE_PAD: tl.constexpr, BLOCK_SIZE: tl.constexpr, PAGE_SIZE: tl.constexpr,
+):  # fmt: skip
+    """Put the newest token of one sequence (axis x) where its table says."""
+    sequence = tl.program_id(0).to(tl.int64)
+    token = tl.load(stops + sequence).to(tl.int32) - 1
+    if token >= 0:
+        block = tl.load(tables + sequence * stride_table + token // BLOCK_SIZE).to(tl.int64)
+        page = token % BLOCK_SIZE // PAGE_SIZE
+        slot = token % PAGE_SIZE
+        head = tl.arange(0, HEADS_PAD)
+        lane = tl.arange(0, KEY_PAD)
+        mask = (head[:, None] < HEADS) & (lane[None, :] < KEY_DIM)
+        src = new_keys + sequence * stride_new_key_seq + head[:, None] * stride_new_key_head + lane[None, :]
+        at = keys + block * stride_key_block + page * stride_key_page + slot * stride_key_token
+        tl.store(at + head[:, None] * stride_key_head + lane[None, :], tl.load(src, mask=mask), mask=mask)
+        lane = tl.arange(0, VALUE_PAD)
+        mask = (head[:, None] < HEADS) & (lane[None, :] < VALUE_DIM)
+        src = new_values + sequence * stride_new_value_seq + head[:, None] * stride_new_value_head + lane[None, :]
+        at = values + block * stride_value_block + page * stride_value_page + slot * stride_value_token
+        tl.store(at + head[:, None] * stride_value_head + lane[None, :], tl.load(src, mask=mask), mask=mask)
