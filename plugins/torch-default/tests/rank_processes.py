@@ -1,14 +1,15 @@
 """Processes that agree, or of which one fails: run as ``rank_processes.py gloo|nccl scenario...``.
 
 Prints what every rank saw as JSON. A scenario is a function of one rank's communicator; it returns what
-the rank saw, or raises. All are run in one interpreter that has imported torch, in four forked
-processes each (gloo), or one for each of two devices (NCCL).
+the rank saw, or raises, and its process ends right after. All are run in one interpreter that has imported
+torch, in four forked processes each (gloo), or one for each of two devices (NCCL).
 """
 
 from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
@@ -36,6 +37,9 @@ WORLD = {"gloo": 4, "nccl": 2}[BACKEND]
 LIMIT_S = 2.0
 DEAD = WORLD // 2
 """The rank that something happens to."""
+
+TORN_DOWN = ("all_end_with_calls_that_nobody_answers",)
+"""Scenarios whose ranks end as scripts do; in the others a rank's process is gone at once."""
 
 SCENARIOS: dict[str, Callable[[TorchCommunicator], Any]] = {}
 
@@ -166,6 +170,38 @@ def rank_0_dies_before_it_answers(ranks: TorchCommunicator) -> Any:
 
 
 @scenario
+def one_dies_and_another_is_slow(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == DEAD:
+        os._exit(9)
+    if ranks.rank == WORLD - 1:
+        time.sleep(LIMIT_S / 4)  # rank 0 knows of the dead one already
+    return agreed(ranks)
+
+
+@scenario
+def one_comes_after_rank_0_gave_up_waiting(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == DEAD:
+        time.sleep(0.75 * LIMIT_S)
+    return agreed(ranks)
+
+
+@scenario
+def all_end_with_calls_that_nobody_answers(ranks: TorchCommunicator) -> Any:
+    if ranks.rank == DEAD:
+        time.sleep(2 * LIMIT_S)
+        os._exit(9)
+    sys.slow_end = SlowEnd()  # type: ignore[attr-defined]
+    return agreed(ranks)
+
+
+class SlowEnd:
+    """Keeps the interpreter's end going on until the rank that hangs is gone."""
+
+    def __del__(self, sleep: Callable[[float], None] = time.sleep, seconds: float = 2 * LIMIT_S) -> None:
+        sleep(seconds)
+
+
+@scenario
 def one_dies_between_two_rounds(ranks: TorchCommunicator) -> Any:
     agreed(ranks, timeout_s=30)
     if ranks.rank == DEAD:
@@ -199,8 +235,6 @@ def run_rank(name: str, rank: int, folder: Path) -> None:
         saw = {"error": f"{type(error).__name__}: {error}", "missing": getattr(error, "missing", None)}
     saw["seconds"] = time.monotonic() - started
     (folder / f"{rank}.json").write_text(json.dumps(saw, default=str), encoding="utf-8")
-    time.sleep(0.3)  # the others hear of this one's failure, not of its end
-    os._exit(0)
 
 
 def run_scenario(name: str) -> list[Any]:
@@ -210,16 +244,36 @@ def run_scenario(name: str) -> list[Any]:
         for rank in range(WORLD):
             child = os.fork()
             if not child:
+                end = 1
                 try:
                     run_rank(name, rank, Path(folder))
+                    end = 0
                 finally:
-                    os._exit(1)
+                    os._exit(end)
             children.append(child)
         for child in children:
             os.waitpid(child, 0)
-        files = [Path(folder) / f"{rank}.json" for rank in range(WORLD)]
-        return [json.loads(file.read_text(encoding="utf-8")) if file.exists() else None for file in files]
+        return read_answers(Path(folder))
+
+
+def run_scenario_in_interpreters(name: str) -> list[Any]:
+    """What every rank saw, each of which is an interpreter that ends as scripts do; and how it ended."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, __file__, BACKEND, name]
+        children = [subprocess.Popen([*command, str(rank), folder]) for rank in range(WORLD)]
+        ends = [child.wait() for child in children]
+        return [{**(saw or {}), "end": end} for saw, end in zip(read_answers(Path(folder)), ends, strict=True)]
+
+
+def read_answers(folder: Path) -> list[Any]:
+    """What the ranks wrote."""
+    files = [folder / f"{rank}.json" for rank in range(WORLD)]
+    return [json.loads(file.read_text(encoding="utf-8")) if file.exists() else None for file in files]
 
 
 if __name__ == "__main__":
-    print(json.dumps({name: run_scenario(name) for name in sys.argv[2:]}))
+    if sys.argv[-1].startswith(os.sep):
+        run_rank(sys.argv[2], int(sys.argv[3]), Path(sys.argv[4]))
+        sys.exit(3)
+    run = {True: run_scenario_in_interpreters, False: run_scenario}
+    print(json.dumps({name: run[name in TORN_DOWN](name) for name in sys.argv[2:]}))

@@ -24,12 +24,19 @@ SLACK_S = 8.0
 
 GROUPS = (
     ("all_agree", "a_subgroup_agrees", "one_has_another_model", "one_is_given_nonsense", "one_cannot_open"),
-    ("one_is_late_and_comes_again", "one_never_comes", "rank_0_never_comes"),
+    (
+        "one_is_late_and_comes_again",
+        "one_comes_after_rank_0_gave_up_waiting",
+        "one_never_comes",
+        "rank_0_never_comes",
+    ),
+    ("all_end_with_calls_that_nobody_answers",),
     (
         "one_dies_before",
         "rank_0_dies_before",
         "one_dies_while_it_sends",
         "one_dies_waiting_for_the_answer",
+        "one_dies_and_another_is_slow",
         "rank_0_dies_before_it_answers",
         "one_dies_between_two_rounds",
         "one_dies_after",
@@ -98,6 +105,8 @@ def test_all_processes_hear_what_one_has_wrong(seen, name, told):
         ("one_dies_before", 0),
         ("one_dies_while_it_sends", 0),
         ("one_dies_waiting_for_the_answer", 0),
+        ("one_dies_and_another_is_slow", 0),
+        ("all_end_with_calls_that_nobody_answers", LIMIT_S),
         ("one_dies_between_two_rounds", 0),
     ],
 )
@@ -106,6 +115,18 @@ def test_all_living_ranks_name_the_one_that_is_missing_or_dead_in_time(seen, nam
         assert rank["error"].startswith("AgreementError: rank 2 is ")
         assert rank["missing"] == [2]
         assert rank["seconds"] < limit_s + SLACK_S
+
+
+def test_a_rank_that_comes_while_the_others_are_being_told_hears_that_it_was_late(seen):
+    for rank in seen["one_comes_after_rank_0_gave_up_waiting"]:
+        assert rank["error"] == "AgreementError: rank 2 is not there within 1 s; see the log of that process"
+
+
+def test_interpreters_end_as_they_want_though_calls_to_a_rank_that_hangs_are_pending(seen):
+    """A thread that comes back from torch into an interpreter that is torn down aborted the process."""
+    ends = [rank["end"] for rank in seen["all_end_with_calls_that_nobody_answers"]]
+
+    assert ends == [3, 3, 9, 3]
 
 
 @pytest.mark.parametrize("name", ["rank_0_never_comes", "rank_0_dies_before", "rank_0_dies_before_it_answers"])
@@ -157,15 +178,17 @@ def test_two_devices_agree_through_nccl():
     if not dist.is_nccl_available() or torch.cuda.device_count() < 2:
         pytest.skip("needs NCCL and two devices")
 
-    seen = run_group(("all_agree", "one_has_another_model", "one_never_comes", "one_dies_before"), "nccl")
+    failing = ("one_never_comes", "one_dies_before", "all_end_with_calls_that_nobody_answers")
+    seen = run_group(("all_agree", "one_has_another_model", *failing), "nccl")
 
     first, second = answers(seen, "all_agree")
     assert first == second
     assert first[0] == [{"full": 512}, [10 << 20, 0], None]
     assert all("ranks 0 and 1 disagree on layer 0" in rank["error"] for rank in seen["one_has_another_model"])
-    for name in ("one_never_comes", "one_dies_before"):
+    for name in failing:
         assert seen[name][0]["missing"] == [1]
         assert seen[name][0]["seconds"] < LIMIT_S + SLACK_S
+    assert [rank["end"] for rank in seen[name]] == [3, 9]
 
 
 def test_a_group_without_cpu_tensors_needs_a_device(one_process, monkeypatch):

@@ -1,23 +1,24 @@
 """The ranks of a ``torch.distributed`` process group, for :func:`cachecore.agree`.
 
-Every rank sends its text to rank 0 and gets all of them back, or the names of those that did not
-come. Plain sends and receives: a collective would hang or fail on the living ranks without saying who.
+Every rank sends its text to rank 0, gets all of them back or the names of those that did not come, and
+acknowledges that. Plain sends and receives: a collective would hang or fail on the living ranks without
+saying who.
 """
 
 from __future__ import annotations
 
 import json
-import threading
 import time
-from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from cachecore import AgreementError, EngineStateError, PlanError
+from cachecore_torch_default.peer_calls import Outcome, PeerCalls, next_outcome
 
 __all__ = ["TorchCommunicator"]
 
@@ -27,8 +28,6 @@ _LONGEST_TEXT = 1 << 30
 _MARK = "="
 """Stands before every text: not every backend sends tensors without elements."""
 
-Outcome = str | Exception
-
 
 class TorchCommunicator:
     """A :class:`cachecore.agreement.Communicator` over a process group: gloo on CPU tensors, NCCL on device tensors.
@@ -36,7 +35,8 @@ class TorchCommunicator:
     ``group`` is the default group unless given; make one communicator for it. ``device`` is where the
     bytes travel: the CPU if the group serves it (gloo), otherwise it must be given, such as this
     rank's ``cuda:0``. gloo notices at once that a process is gone; NCCL notices nothing, so the limit
-    decides, and its pending receive stays on the device until the process ends.
+    decides, and its pending receive stays on the device until the process ends. NCCL was verified on
+    two H200 (torch 2.11, CUDA 13, 2026-11-29).
     """
 
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str | None = None) -> None:
@@ -53,14 +53,16 @@ class TorchCommunicator:
                 raise PlanError(f"this group ({served}) serves no CPU tensors; give device=, the one of this rank")
             device = "cpu"
         self._device = torch.device(device)
+        self._calls = PeerCalls(self._group, self._device)
         self._round = 0
 
     def all_gather(self, text: str, timeout_s: float) -> list[str]:
         """Every rank's ``text``, in rank order, on every rank.
 
-        Returns or raises within ``timeout_s``. Rank 0 waits half of that for the others, so that it can
-        still tell them who is missing. A rank that comes too late gets the same error when it comes,
-        and the next round may succeed; one whose process is gone has left the group for good.
+        Returns or raises within ``timeout_s``. Rank 0 waits half of that for the others and the rest
+        until all that are alive have heard its answer, so that it may end right after. A rank that comes
+        later still gets the same error when it comes, and the next round may succeed; one whose process
+        is gone has left the group for good.
 
         Raises
         ------
@@ -84,41 +86,47 @@ class TorchCommunicator:
             why = f"gone ({_cause(gone[missing[0]])})" if gone else f"not there within {limit_s:g} s"
             answer = {"told": f"rank {verb} {why}; see the log of that process", "missing": missing}
         told = json.dumps(answer)
-        sent: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
+        heard: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
         for peer in peers:  # also to those that are late: they are told when they come
-            self._start(peer, partial(self._send, told, peer, self._round), sent)
-        waiting = set(texts) - {0}  # a process that ended before these were told would look gone to them
-        while waiting and (one := _next(sent, deadline)) is not None:
+            self._calls.start(peer, partial(self._answer, told, peer, self._round), heard)
+        waiting = set(peers) - set(gone)  # a process that ended before these have heard would look gone to them
+        while waiting and (one := next_outcome(heard, deadline)) is not None:
             waiting.discard(one[0])
         return _read(answer)
 
     def _collect(self, peers: range, limit_s: float) -> tuple[dict[int, str], dict[int, Exception]]:
-        """The texts that came in time, and the first peer found to be gone: waiting longer would not help."""
+        """The texts that came in time, and the peers that are gone; the others are waited for even then."""
         limit = time.monotonic() + limit_s
         came: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
         for peer in peers:
-            self._start(peer, partial(self._receive, peer, self._round), came)
+            self._calls.start(peer, partial(self._receive, peer, self._round), came)
         texts: dict[int, str] = {}
-        while len(texts) < len(peers):
-            one = _next(came, limit)
-            if one is None:
-                break
+        gone: dict[int, Exception] = {}
+        while len(texts) + len(gone) < len(peers) and (one := next_outcome(came, limit)) is not None:
             peer, outcome = one
             if isinstance(outcome, Exception):
-                return texts, {peer: outcome}
-            texts[peer] = outcome
-        return texts, {}
+                gone[peer] = outcome
+            else:
+                texts[peer] = outcome
+        return texts, gone
+
+    def _answer(self, told: str, peer: int, number: int) -> str:
+        self._send(told, peer, number)
+        return self._receive(peer, number)
 
     def _follow(self, text: str, timeout_s: float) -> list[str]:
         number = self._round  # the thread may outlive this round
 
         def ask() -> str:
             self._send(text, 0, number)
-            return self._receive(0, number)
+            answer = self._receive(0, number)
+            with suppress(Exception):  # rank 0 ended while it waited for this; its answer is there
+                self._send("heard", 0, number)
+            return answer
 
         answered: SimpleQueue[tuple[int, Outcome]] = SimpleQueue()
-        self._start(0, ask, answered)
-        one = _next(answered, time.monotonic() + timeout_s)
+        self._calls.start(0, ask, answered)
+        one = next_outcome(answered, time.monotonic() + timeout_s)
         if one is None:
             raise AgreementError(
                 f"rank 0 did not answer within {timeout_s:g} s; see the log of that process", missing=[0]
@@ -128,18 +136,6 @@ class TorchCommunicator:
             told = f"rank 0 is gone ({_cause(outcome)}); see the log of that process"
             raise AgreementError(told, missing=[0]) from outcome
         return _read(json.loads(outcome))
-
-    def _start(self, peer: int, work: Callable[[], str], outcomes: SimpleQueue[tuple[int, Outcome]]) -> None:
-        """Run ``work`` in a thread of its own: torch cannot give up waiting without closing every connection."""
-
-        def run() -> None:
-            try:
-                outcome: Outcome = work()
-            except Exception as error:  # noqa: BLE001  # whatever a backend raises, the waiting rank tells it
-                outcome = error
-            outcomes.put((peer, outcome))
-
-        threading.Thread(target=run, name=f"cachecore-rank-{peer}", daemon=True).start()
 
     def _send(self, text: str, peer: int, number: int) -> str:
         payload = torch.frombuffer(bytearray(f"{_MARK}{text}".encode()), dtype=torch.uint8).to(self._device)
@@ -157,13 +153,6 @@ class TorchCommunicator:
         payload = torch.zeros(length, dtype=torch.uint8, device=self._device)
         dist.recv(payload, src=source, group=self._group, tag=number)
         return bytes(payload.tolist()).decode().removeprefix(_MARK)
-
-
-def _next(outcomes: SimpleQueue[tuple[int, Outcome]], deadline: float) -> tuple[int, Outcome] | None:
-    try:
-        return outcomes.get(timeout=max(0.0, deadline - time.monotonic()))
-    except Empty:
-        return None
 
 
 def _read(answer: dict[str, Any]) -> list[str]:
