@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from cachecore.asking import told
-from cachecore.backend import CacheBackend
 from cachecore.collect import CollectedCaches, collect
 from cachecore.device import DeviceSpec
 from cachecore.engine import CacheEngine
@@ -17,7 +15,7 @@ from cachecore.meaning import several
 from cachecore.plan import GroupSpec, plan_from_specs
 from cachecore.plan_set import CachePlanSet
 from cachecore.policy import LayoutHints, LayoutPolicy
-from cachecore.probing import policy_of
+from cachecore.probing import load_backend, policy_of
 from cachecore.registry import PluginRegistry
 from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec, StateCacheRequest
 from cachecore.state_plan import plan_from_states
@@ -129,12 +127,7 @@ def open_engine(
     target = plans.device if device is None else device
     selection = registry.select(target, backend=backend)
     who = f"backend {selection.chosen.info.name!r} of {selection.chosen.plugin.distribution}"
-    try:
-        loaded = selection.chosen.info.load()
-    except (Exception, SystemExit) as error:
-        raise PluginError(f"{who}: load() raised {told(error)}") from error
-    if not isinstance(loaded, CacheBackend):
-        raise PluginError(f"{who}: load() returned {loaded!r}, which is no CacheBackend")
+    loaded = load_backend(selection.chosen.info, who)
     return CacheEngine(
         plans, counts, backend=loaded, copies=registry.copy_infos(), device=selection.device, host_counts=host_counts
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cachecore.backend import API_VERSION, CacheAllocation, CacheBackend, Completion
@@ -101,7 +101,7 @@ class BlockCopyInfo:
     """How a plugin announces a copy primitive, whether or not it is a backend too.
 
     ``probe(src, dst)`` returns None or the reason why not. Of those that serve, the highest
-    ``priority`` is used.
+    ``priority`` is used. ``probe_limit_s`` is the registry's to say (None: the usual one).
     """
 
     name: str
@@ -109,3 +109,4 @@ class BlockCopyInfo:
     probe: Callable[[CopySide, CopySide], str | None]
     build: Callable[[CopyContext], BlockCacheCopy]
     api_version: int = API_VERSION
+    probe_limit_s: float | None = field(default=None, compare=False)

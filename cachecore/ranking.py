@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import importlib_metadata
 
+from cachecore.asking import shown
 from cachecore.backend import API_VERSION, BackendInfo
 from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
@@ -70,8 +71,17 @@ def is_named(record: BackendRecord, forced: str) -> bool:
     """Whether ``forced`` (``name`` or ``name@distribution``) means this record."""
     if not isinstance(forced, str):
         raise TypeError(f"backend must be a name, or name@distribution, not {forced!r}")
-    name, _, distribution = forced.strip().partition("@")
-    return record.info.name == name and distribution in ("", record.plugin.distribution)
+    name, _, distribution = forced.partition("@")
+    return record.info.name == name.strip() and distribution.strip() in ("", record.plugin.distribution)
+
+
+def forced_name(asked: str | None, environ: Mapping[str, str]) -> str | None:
+    """What the caller forces, or else ``CACHECORE_BACKEND``; blank is nothing, and stray spaces are not counted."""
+    if asked is not None and not isinstance(asked, str):
+        raise TypeError(f"backend must be a name, or name@distribution, not {asked!r}")
+    given = (asked or "").strip() or environ.get("CACHECORE_BACKEND", "").strip()
+    name, at, distribution = given.partition("@")
+    return f"{name.strip()}{at}{distribution.strip()}" or None
 
 
 def claimed_twice(backends: Iterable[BackendRecord]) -> dict[str, str]:
@@ -121,24 +131,33 @@ def origin_of(entry: importlib_metadata.EntryPoint) -> PluginRecord:
         return PluginRecord(entry.name, "unknown", "?")
 
 
+def is_limit(seconds: object) -> bool:
+    """Whether a probe can be given this long."""
+    return isinstance(seconds, (int, float)) and not isinstance(seconds, bool) and 0 < seconds < float("inf")
+
+
 def check_info(info: BackendInfo | BlockCopyInfo) -> None:
     """Raise :class:`~cachecore.errors.PluginError` for a record that cannot be ranked or called."""
     kind = type(info).__name__
     if not isinstance(info.name, str) or not info.name:
-        raise PluginError(f"{kind} has name {info.name!r}; expected a non-empty string")
+        raise PluginError(f"{kind} has name {shown(info.name)}; expected a non-empty string")
     if isinstance(info.api_version, bool) or not isinstance(info.api_version, int) or info.api_version != API_VERSION:
         raise PluginError(
-            f"{kind} {info.name!r} speaks plugin API {info.api_version!r}, this cachecore {API_VERSION}; "
+            f"{kind} {info.name!r} speaks plugin API {shown(info.api_version)}, this cachecore {API_VERSION}; "
             "install matching releases of both"
         )
     if isinstance(info.priority, bool) or not isinstance(info.priority, int):
-        raise PluginError(f"{kind} {info.name!r} has priority {info.priority!r}; expected an integer")
+        raise PluginError(f"{kind} {info.name!r} has priority {shown(info.priority)}; expected an integer")
+    if isinstance(info, BlockCopyInfo) and info.probe_limit_s is not None and not is_limit(info.probe_limit_s):
+        raise PluginError(
+            f"{kind} {info.name!r} has probe_limit_s {shown(info.probe_limit_s)}; expected None or seconds above 0"
+        )
     calls: tuple[str, ...] = ("probe", "build")
     if isinstance(info, BackendInfo):
         calls = ("probe", "load_policy", "load")
         types = info.device_types
         if not isinstance(types, tuple) or not types or not all(isinstance(one, str) for one in types):
-            raise PluginError(f"{kind} {info.name!r} has device_types {types!r}; expected a tuple of strings")
+            raise PluginError(f"{kind} {info.name!r} has device_types {shown(types)}; expected a tuple of strings")
     for call in calls:
         if not callable(getattr(info, call)):
-            raise PluginError(f"{kind} {info.name!r}: {call} is {getattr(info, call)!r}; expected a callable")
+            raise PluginError(f"{kind} {info.name!r}: {call} is {shown(getattr(info, call))}; expected a callable")

@@ -8,22 +8,22 @@ nothing global is filled at import.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import importlib_metadata
 import pluggy
 
 from cachecore import hookspecs
-from cachecore.asking import told
+from cachecore.asking import asked, shown, told
 from cachecore.backend import BackendInfo
+from cachecore.choosing import Choice
 from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.hookspecs import ENTRY_POINT_GROUP
-from cachecore.policy import LayoutPolicy
-from cachecore.probing import PROBE_LIMIT_S, policy_of, probe_backend, unclaimed
+from cachecore.probing import PROBE_LIMIT_S
 from cachecore.ranking import (
     BackendRecord,
     CopyRecord,
@@ -31,11 +31,9 @@ from cachecore.ranking import (
     PluginRecord,
     Selection,
     check_info,
-    claimed_twice,
-    is_named,
-    no_backend_error,
+    forced_name,
+    is_limit,
     origin_of,
-    rank,
 )
 from cachecore.reference import BYTE_BACKEND, BYTE_COPY
 
@@ -47,6 +45,11 @@ def _core_record() -> PluginRecord:
         return PluginRecord("core", "cachecore-kv", importlib_metadata.version("cachecore-kv"))
     except importlib_metadata.PackageNotFoundError:  # run from a source tree that was never installed
         return PluginRecord("core", "cachecore-kv", "not installed")
+
+
+def _listed(returned: Any) -> list[Any] | str:
+    """What a hook returned as a list; what it is instead, for anything else."""
+    return list(returned) if isinstance(returned, Iterable) and not isinstance(returned, str) else shown(returned)
 
 
 @dataclass(slots=True)
@@ -68,6 +71,8 @@ class PluginRegistry:
     _manager: pluggy.PluginManager = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not is_limit(self.probe_limit_s):
+            raise TypeError(f"probe_limit_s must be seconds above 0, not {self.probe_limit_s!r}")
         self._manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
         self._manager.add_hookspecs(hookspecs)
         core = _core_record()
@@ -94,7 +99,9 @@ class PluginRegistry:
     def _load(self, entry: importlib_metadata.EntryPoint, record: PluginRecord) -> None:
         try:
             plugin = entry.load()
-        except (Exception, SystemExit) as error:  # whatever an import raises becomes the reason shown
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # whatever an import raises becomes the reason shown
             self.failures.append(PluginFailure(record, f"import of {entry.value!r} failed: {told(error)}"))
             return
         try:
@@ -117,12 +124,13 @@ class PluginRegistry:
             self._manager.register(plugin, name)
             self._manager.check_pending()
             backends, copies = self._collected(plugin)
-        except (pluggy.PluginValidationError, ValueError, PluginError) as error:
-            self._forget(plugin)
-            raise PluginError(f"plugin {record.name!r} of {record.distribution}: {error}") from error
-        except BaseException:
+        except KeyboardInterrupt:
             self._forget(plugin)
             raise
+        except BaseException as error:
+            self._forget(plugin)
+            words = told(error) if not isinstance(error, (pluggy.PluginValidationError, PluginError)) else str(error)
+            raise PluginError(f"plugin {record.name!r} of {record.distribution}: {words}") from error
         self.plugins.append(record)
         self.backends.extend(BackendRecord(info, record) for info in backends)
         self.copies.extend(CopyRecord(info, record) for info in copies)
@@ -151,13 +159,10 @@ class PluginRegistry:
         for impl in caller.get_hookimpls():
             if impl.plugin is not plugin:
                 continue
-            try:
-                returned: Any = impl.function()
-                listed = list(returned) if isinstance(returned, Iterable) and not isinstance(returned, str) else None
-            except (Exception, SystemExit) as error:
-                raise PluginError(f"{caller.name}() raised {told(error)}") from error
-            if listed is None or not all(isinstance(item, kind) for item in listed):
-                raise PluginError(f"{caller.name}() returned {returned!r}; expected a sequence of {kind.__name__}")
+            listed = asked(f"{caller.name}()", lambda: _listed(impl.function()))  # noqa: B023  # called at once
+            if isinstance(listed, str) or not all(isinstance(item, kind) for item in listed):
+                what = listed if isinstance(listed, str) else shown(listed)
+                raise PluginError(f"{caller.name}() returned {what}; expected a sequence of {kind.__name__}")
             records.extend(listed)
         for info in records:
             check_info(info)
@@ -178,99 +183,43 @@ class PluginRegistry:
         PluginError
             When two serve with one priority.
         """
-        spec = DeviceSpec.parse(device)
-        forced = backend or self.environ.get("CACHECORE_BACKEND") or None
-        refused = claimed_twice(self.backends)
-        candidates: list[BackendRecord] = []
-        rejected: list[tuple[BackendRecord, str]] = []
-        for record in sorted(self.backends, key=rank):
-            if forced and not is_named(record, forced):
-                rejected.append((record, f"backend {forced!r} is forced"))
-                continue
-            reason = None if forced and "@" in forced else refused.get(record.info.name)
-            reason = reason or probe_backend(record.info, spec, self.probe_limit_s)
-            if reason is None:
-                candidates.append(record)
-            else:
-                rejected.append((record, reason))
-        if not candidates:
-            raise no_backend_error(spec, forced, rejected, self.backends, [*self.failures, *self.skipped])
-        chosen, why = self._winner(spec, candidates, forced)
-        rejected.extend(
-            (record, f"priority {record.info.priority}, {chosen.info.name!r} has {chosen.info.priority}")
-            for record in candidates
-            if record is not chosen
-        )
-        return Selection(spec, chosen, why, tuple(candidates), tuple(rejected))
-
-    def _winner(
-        self, device: DeviceSpec, candidates: Sequence[BackendRecord], forced: str | None
-    ) -> tuple[BackendRecord, str]:
-        if forced:
-            if len(candidates) > 1:
-                raise PluginError(
-                    f"{forced!r} names {len(candidates)} backends of one distribution; uninstall one plugin"
-                )
-            return candidates[0], f"forced as {forced!r}"
-        infos = tuple(record.info for record in candidates)
-        try:
-            name = self._manager.hook.cachecore_choose_backend(device=str(device), candidates=infos)
-        except (Exception, SystemExit) as error:
-            raise PluginError(f"cachecore_choose_backend raised {told(error)}") from error
-        if name is not None:
-            for record in candidates:
-                if record.info.name == name:
-                    return record, "chosen by the application's cachecore_choose_backend"
-            raise PluginError(
-                f"cachecore_choose_backend returned {name!r} for {device}; expected None or one of "
-                f"{', '.join(info.name for info in infos)}"
-            )
-        best = candidates[0]
-        if len(candidates) > 1 and candidates[1].info.priority == best.info.priority:
-            names = " and ".join(f"{record.info.name!r} ({record.plugin.distribution})" for record in candidates[:2])
-            raise PluginError(
-                f"backends {names} both serve {device} with priority {best.info.priority}; "
-                "say which with CACHECORE_BACKEND"
-            )
-        others = ", ".join(f"{record.info.name} {record.info.priority}" for record in candidates[1:])
-        return best, f"priority {best.info.priority}" + (
-            f", ahead of {others}" if others else ", the only one that serves"
-        )
+        return self._choice(device, backend).select(self._overrule)
 
     def plan_backend(self, device: object, *, backend: str | None = None) -> BackendRecord:
         """The backend whose policy plans for ``device``, which may be absent here.
 
         Nothing is probed while all claimants share one policy; else the probes decide.
+
+        Raises
+        ------
+        NoBackendError
+            When none claims the device's type.
+        PluginError
+            When claimants of one priority lay out differently and none finds its device here.
         """
-        spec = DeviceSpec.parse(device)
-        forced = backend or self.environ.get("CACHECORE_BACKEND") or None
-        refused = claimed_twice(self.backends)
-        claimants: list[BackendRecord] = []
-        rejected: list[tuple[BackendRecord, str]] = []
-        policies: set[tuple[str, str]] = set()
-        for record in sorted(self.backends, key=rank):
-            if forced and not is_named(record, forced):
-                continue
-            reason = None if forced and "@" in forced else refused.get(record.info.name)
-            reason = reason or unclaimed(record.info, spec)
-            policy = None if reason else policy_of(record.info)
-            if isinstance(policy, LayoutPolicy):
-                claimants.append(record)
-                policies.add((policy.name, policy.version))
-            else:
-                rejected.append((record, reason or str(policy)))
-        if not claimants:
-            raise no_backend_error(spec, forced, rejected, self.backends, [*self.failures, *self.skipped])
-        named = [record for record in claimants if spec.type in record.info.device_types] or claimants
-        if len(policies) == 1 or forced:
-            return named[0]
-        top = [record for record in named if record.info.priority == named[0].info.priority]
-        return top[0] if len(top) == 1 else self.select(spec, backend=backend).chosen
+        return self._choice(device, backend).plan(self._overrule)
+
+    def _choice(self, device: object, backend: str | None) -> Choice:
+        return Choice(
+            DeviceSpec.parse(device),
+            forced_name(backend, self.environ),
+            tuple(self.backends),
+            (*self.failures, *self.skipped),
+            self.probe_limit_s,
+        )
+
+    def _overrule(self, device: DeviceSpec, candidates: tuple[BackendInfo, ...]) -> Any:
+        hook = self._manager.hook.cachecore_choose_backend
+        return asked("cachecore_choose_backend", lambda: hook(device=str(device), candidates=candidates))
 
     def copy_infos(self) -> tuple[BlockCopyInfo, ...]:
         """Every copy record that is not switched off, best priority first."""
         deny = self._names("CACHECORE_DISABLE_COPIES")
-        infos = [record.info for record in self.copies if record.info.name not in deny]
+        infos = [
+            replace(record.info, probe_limit_s=self.probe_limit_s)
+            for record in self.copies
+            if record.info.name not in deny
+        ]
         return tuple(sorted(infos, key=lambda info: (-info.priority, info.name)))
 
     def _names(self, variable: str) -> frozenset[str]:

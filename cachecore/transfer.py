@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from cachecore.asking import told
+from cachecore.asking import asked, shown
 from cachecore.backend import COMPLETED, CacheAllocation, CacheBackend, Completion
 from cachecore.blocks import BlockPairs
 from cachecore.copying import BlockCacheCopy, BlockCopyInfo, CopyContext, CopySegment, CopySide
 from cachecore.errors import PluginError
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
-from cachecore.probing import PROBE_LIMIT_S, answer_within
+from cachecore.probing import capabilities_of, probe_copy
 
 __all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "build_copy", "resolve_copy"]
 
@@ -153,8 +153,8 @@ def build_copy(records: Sequence[BlockCopyInfo], context: CopyContext) -> Resolv
     Raises
     ------
     PluginError
-        When two records of one priority serve (nothing says which is meant), or none does and the
-        backend's memory is not byte-addressable.
+        When two records of one priority serve (nothing says which is meant), when the one that serves
+        cannot be built, or when none does and the backend's memory is not byte-addressable.
     """
     sides = _side_of(context.src_backend, context.src), _side_of(context.dst_backend, context.dst)
     passed_over: list[tuple[str, str]] = []
@@ -162,7 +162,7 @@ def build_copy(records: Sequence[BlockCopyInfo], context: CopyContext) -> Resolv
     for record in sorted(records, key=lambda record: (-record.priority, record.name)):
         if serving and record.priority < serving[0].priority:
             break
-        reason = answer_within(partial(record.probe, *sides), PROBE_LIMIT_S)
+        reason = probe_copy(record, *sides)
         if reason is None:
             serving.append(record)
         else:
@@ -175,7 +175,7 @@ def build_copy(records: Sequence[BlockCopyInfo], context: CopyContext) -> Resolv
         )
     if not serving:
         for backend in (context.src_backend, context.dst_backend):
-            reason = backend.capabilities().get("byte_addressable")
+            reason = capabilities_of(backend).get("byte_addressable")
             if reason is not None:
                 reasons = "; ".join(f"{name}: {why}" for name, why in passed_over) or "none is installed"
                 raise PluginError(
@@ -184,15 +184,9 @@ def build_copy(records: Sequence[BlockCopyInfo], context: CopyContext) -> Resolv
                 )
         return ResolvedCopy(ByteCopy(context), "bytes", context.block_nbytes, tuple(passed_over), fallback=True)
     record = serving[0]
-    try:
-        copy = record.build(context)
-    except SystemExit as error:  # a plugin does not end the application
-        raise PluginError(f"block copy {record.name!r}: build() raised {told(error)}") from error
-    except Exception as error:
-        error.add_note(f"block copy {record.name!r}: build() raised this")
-        raise
+    copy: Any = asked(f"block copy {record.name!r}: build()", partial(record.build, context))
     if not isinstance(copy, BlockCacheCopy):
-        raise PluginError(f"block copy {record.name!r} built {copy!r}, which is no BlockCacheCopy")
+        raise PluginError(f"block copy {record.name!r}: build() returned {shown(copy)}, which is no BlockCacheCopy")
     return ResolvedCopy(copy, record.name, context.block_nbytes, tuple(passed_over))
 
 

@@ -12,6 +12,7 @@ from cachecore.ranking import (
     PluginFailure,
     PluginRecord,
     claimed_twice,
+    forced_name,
     is_named,
     no_backend_error,
     origin_of,
@@ -32,10 +33,41 @@ def test_rank_is_priority_then_name_then_distribution(order):
 
 @pytest.mark.parametrize(
     ("forced", "named"),
-    [("fast", True), ("fast@dist", True), ("fast@other", False), ("slow", False), ("slow@dist", False), ("fas", False)],
+    [
+        ("fast", True),
+        ("fast@dist", True),
+        ("fast@other", False),
+        ("slow", False),
+        ("slow@dist", False),
+        ("fas", False),
+        (" fast @ dist ", True),
+    ],
 )
 def test_a_name_may_carry_its_distribution(forced, named):
     assert is_named(record("fast"), forced) is named
+
+
+@pytest.mark.parametrize(
+    ("asked", "variable", "forced"),
+    [
+        (None, None, None),
+        ("fast", "slow", "fast"),
+        (None, "slow", "slow"),
+        ("", "slow", "slow"),
+        (" ", " ", None),
+        (None, "  ", None),
+        (None, " slow @ dist ", "slow@dist"),
+        ("\tfast\n", None, "fast"),
+    ],
+)
+def test_stray_spaces_force_nothing(asked, variable, forced):
+    assert forced_name(asked, {} if variable is None else {"CACHECORE_BACKEND": variable}) == forced
+
+
+@pytest.mark.parametrize("asked", [3, b"fast", record("fast"), 0, False])
+def test_a_backend_is_forced_by_its_name(asked):
+    with pytest.raises(TypeError, match=r"backend must be a name, or name@distribution, not "):
+        forced_name(asked, {})
 
 
 def test_names_claimed_twice_are_told_with_both_distributions():

@@ -8,11 +8,9 @@ from itertools import permutations
 import pytest
 from announcing import names
 from installed import BROKEN, install, install_good
+from samples import kv_plan, plan_set
 
-from cachecore import (
-    API_VERSION,
-    PluginRegistry,
-)
+from cachecore import API_VERSION, NoBackendError, PluginError, PluginRegistry, open_engine
 from cachecore.ranking import PluginRecord
 
 
@@ -96,7 +94,9 @@ def test_all_broken_plugins_together_hide_nothing(on_path, tmp_path):
     assert set(reasons) == {"bytes", "twin", "probe-raises", "probe-hangs"}
 
 
-@pytest.mark.parametrize("error", ["ValueError('x')", "SystemExit(3)", "ImportError('x') from OSError('libx.so')"])
+@pytest.mark.parametrize(
+    "error", ["ValueError('x')", "SystemExit(3)", "GeneratorExit('x')", "ImportError('x') from OSError('libx.so')"]
+)
 def test_whatever_an_import_raises_becomes_the_reason(error, on_path, tmp_path):
     on_path(install(tmp_path, "plugin_bad", f"raise {error}"))
 
@@ -105,6 +105,28 @@ def test_whatever_an_import_raises_becomes_the_reason(error, on_path, tmp_path):
     kind = error.partition("(")[0]
     assert f"import of 'plugin_bad' failed: {kind}: " in failure.reason
     assert ("libx.so" in failure.reason) is ("libx.so" in error)
+
+
+def test_a_plugin_that_exits_ends_nothing(on_path):
+    on_path(BROKEN / "exits")
+    registry = loaded(CACHECORE_PLUGINS="broken-exits")
+
+    selection = registry.select("null")
+
+    assert selection.chosen.info.name == "exits-at-load"
+    rejected = {record.info.name: reason for record, reason in selection.rejected}
+    assert rejected["exits-at-probe"] == "probe raised SystemExit: broken-exits has seen enough"
+    assert registry.plan_backend("null").info.name == "bytes"
+    with pytest.raises(NoBackendError, match=r"load_policy\(\) raised SystemExit: broken-exits has seen enough"):
+        registry.plan_backend("null", backend="exits-at-load")
+    plans = plan_set(kv_plan())
+    who = r"backend 'exits-at-load' of cachecore-broken-exits: load\(\) raised SystemExit: broken-exits has seen enough"
+    with pytest.raises(PluginError, match=who):
+        open_engine(plans, 1, registry=registry)
+    with pytest.raises(
+        PluginError, match=r"block copy 'exits-at-build': build\(\) raised SystemExit: broken-exits has"
+    ):
+        open_engine(plans, 1, backend="bytes", registry=registry)
 
 
 def test_a_damaged_dist_info_hides_no_other(on_path, tmp_path):

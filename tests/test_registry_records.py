@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from announcing import MINE, Announcing, backend, block_copy, names
 
-from cachecore import PluginError, PluginRegistry, StandardLayoutPolicy, hookimpl
+from cachecore import AllocationError, PluginError, PluginRegistry, StandardLayoutPolicy, hookimpl
 
 
 def test_a_registered_plugin_is_kept_with_its_origin():
@@ -13,6 +13,13 @@ def test_a_registered_plugin_is_kept_with_its_origin():
 
     assert (names(registry.backends), names(registry.copies)) == (["bytes", "vendor"], ["bytes", "fast"])
     assert registry.backends[1].plugin == MINE
+
+
+class Mute:
+    """Cannot be shown."""
+
+    def __repr__(self):
+        raise SystemExit("no words")
 
 
 BAD_RECORDS = {
@@ -34,6 +41,12 @@ BAD_RECORDS = {
     "probe": ([backend(probe=None)], "'vendor': probe is None; expected a callable"),
     "load": ([backend(load="x")], "'vendor': load is 'x'; expected a callable"),
     "load_policy": ([backend(load_policy=StandardLayoutPolicy())], "load_policy is"),
+    "mute name": ([backend(Mute())], "BackendInfo has name <Mute, whose repr() raised SystemExit>"),
+    "mute api": ([backend(api_version=Mute())], "speaks plugin API <Mute, whose repr() raised SystemExit>"),
+    "mute priority": ([backend(priority=Mute())], "has priority <Mute, whose repr() raised SystemExit>"),
+    "mute types": ([backend(device_types=(Mute(),))], "has device_types <tuple, whose repr() raised SystemExit>"),
+    "mute load": ([backend(load=Mute())], "load is <Mute, whose repr() raised SystemExit>; expected a callable"),
+    "mute": ([Mute()], "returned <list, whose repr() raised SystemExit>; expected a sequence of BackendInfo"),
     "twice": ([backend(), backend()], "'vendor' is announced twice; give every record a name of its own"),
 }
 
@@ -60,6 +73,9 @@ def test_a_wrong_record_is_refused_and_leaves_no_trace(returned, message):
         ([block_copy(priority="high")], "BlockCopyInfo 'fast' has priority 'high'"),
         ([block_copy(api_version=2)], "BlockCopyInfo 'fast' speaks plugin API 2"),
         ([block_copy(), block_copy()], "'fast' is announced twice"),
+        ([block_copy(probe_limit_s=0)], "BlockCopyInfo 'fast' has probe_limit_s 0; expected None or seconds above 0"),
+        ([block_copy(probe_limit_s=True)], "BlockCopyInfo 'fast' has probe_limit_s True"),
+        ([block_copy(probe_limit_s="5")], "BlockCopyInfo 'fast' has probe_limit_s '5'"),
     ],
 )
 def test_a_wrong_copy_record_is_refused_with_the_whole_plugin(returned, message):
@@ -80,6 +96,40 @@ def test_a_hook_that_raises_is_refused_with_what_it_raised():
 
     with pytest.raises(PluginError, match=r"cachecore_register_backends\(\) raised OSError: libvendor.so is missing"):
         PluginRegistry(environ={}).register(Raising(), MINE)
+
+
+@pytest.mark.parametrize("error", [SystemExit(2), GeneratorExit("x"), AllocationError("full"), ValueError("x")])
+def test_whatever_a_hook_raises_is_refused_and_leaves_no_trace(error):
+    class Raising:
+        @hookimpl
+        def cachecore_register_backends(self):
+            raise error
+
+    registry = PluginRegistry(environ={})
+    with pytest.raises(PluginError, match=rf"^plugin 'mine' of cachecore-mine: .*{type(error).__name__}: {error}$"):
+        registry.register(Raising(), MINE)
+
+    registry.register(Announcing([backend()]), MINE)
+    assert names(registry.backends) == ["bytes", "vendor"]
+
+
+def test_a_plugin_whose_attributes_raise_is_refused():
+    class Odd:
+        @property
+        def anything(self):
+            raise SystemExit("no attribute")
+
+        @hookimpl
+        def cachecore_register_backends(self):
+            return [backend()]
+
+    registry = PluginRegistry(environ={})
+    try:
+        registry.register(Odd(), MINE)
+    except PluginError as error:
+        assert "plugin 'mine' of cachecore-mine: SystemExit: no attribute" in str(error)  # noqa: PT017
+    else:
+        assert names(registry.backends) == ["bytes", "vendor"]  # pluggy need not look at it
 
 
 def test_an_interrupted_registration_leaves_no_trace():
@@ -119,3 +169,21 @@ def test_copies_can_be_switched_off_by_name():
     registry.register(Announcing(copies=[block_copy("fast"), block_copy("slow", 10)]), MINE)
 
     assert [info.name for info in registry.copy_infos()] == ["slow", "bytes"]
+
+
+def test_copies_are_probed_within_the_registrys_limit():
+    registry = PluginRegistry(environ={}, probe_limit_s=0.5)
+    fast = block_copy("fast")
+    registry.register(Announcing(copies=[fast]), MINE)
+
+    infos = registry.copy_infos()
+
+    assert [info.probe_limit_s for info in infos] == [0.5, 0.5]
+    assert infos[0] == fast
+    assert fast.probe_limit_s is None
+
+
+@pytest.mark.parametrize("limit", [0, -1, None, "5", True, float("nan"), float("inf")])
+def test_a_limit_that_is_none_is_refused(limit):
+    with pytest.raises((TypeError, ValueError), match=r"probe_limit_s must be seconds above 0, not "):
+        PluginRegistry(environ={}, probe_limit_s=limit)

@@ -98,6 +98,23 @@ def test_a_forced_backend_wins_over_priority(way):
     assert why_not(selection)["fast"] == "backend 'slow' is forced"
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\t"])
+def test_a_blank_variable_forces_nothing(blank):
+    registry = registry_of(backend("fast", priority=90), environ={"CACHECORE_BACKEND": blank})
+
+    assert registry.select("null").reason == "priority 90, ahead of bytes 0"
+    assert registry.plan_backend("null").info.name == "fast"
+
+
+def test_stray_spaces_around_a_forced_name_are_not_counted():
+    registry = registry_of(
+        backend("slow"), backend("fast", priority=90), environ={"CACHECORE_BACKEND": " slow @ dist-0 "}
+    )
+
+    assert registry.select("null").reason == "forced as 'slow@dist-0'"
+    assert registry.plan_backend("null").info.name == "slow"
+
+
 def test_the_argument_goes_before_the_environment():
     registry = registry_of(backend("a"), backend("b"), environ={"CACHECORE_BACKEND": "a"})
 
@@ -164,7 +181,7 @@ class Choosing:
     @hookimpl
     def cachecore_choose_backend(self, device, candidates):
         self.asked.append((device, [info.name for info in candidates]))
-        if isinstance(self.choice, Exception):
+        if isinstance(self.choice, BaseException):
             raise self.choice
         return self.choice
 
@@ -217,10 +234,11 @@ def test_an_opinion_that_names_no_candidate_is_refused(choice):
         registry.select("null")
 
 
-def test_an_application_that_raises_is_named():
-    registry, _ = choosing(ZeroDivisionError("mine"))
+@pytest.mark.parametrize("error", [ZeroDivisionError("mine"), SystemExit("mine"), GeneratorExit("mine")])
+def test_an_application_that_raises_is_named(error):
+    registry, _ = choosing(error)
 
-    with pytest.raises(PluginError, match=r"cachecore_choose_backend raised ZeroDivisionError: mine"):
+    with pytest.raises(PluginError, match=rf"cachecore_choose_backend raised {type(error).__name__}: mine"):
         registry.select("null")
 
 

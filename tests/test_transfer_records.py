@@ -8,13 +8,13 @@ from row_oracle import RowOracle
 from samples import kv_plan
 
 from cachecore import (
+    AllocationError,
     BlockCacheGeometry,
     BlockCopyInfo,
     BlockPairs,
     ByteBackend,
     DeviceSpec,
     PluginError,
-    transfer,
 )
 from cachecore.reference import BYTE_COPY
 from cachecore.transfer import ByteCopy, block_segments, resolve_copy
@@ -111,20 +111,61 @@ def test_a_probe_that_raises_is_passed_over_with_its_reason():
     assert (found.record, found.passed_over) == ("bytes", (("broken", "probe raised OSError: no such device"),))
 
 
-def test_a_probe_that_hangs_is_passed_over(monkeypatch):
-    monkeypatch.setattr(transfer, "PROBE_LIMIT_S", 0.05)
+def test_a_probe_that_hangs_is_passed_over_and_asked_once():
     forever = threading.Event()
-    info = BlockCopyInfo("hangs", 90, lambda src, dst: forever.wait(), ByteCopy)
+    info = BlockCopyInfo("hangs", 90, lambda src, dst: forever.wait(), ByteCopy, probe_limit_s=0.05)
 
-    found = resolved(info, BYTE_COPY)
+    found, again = resolved(info, BYTE_COPY), resolved(info, BYTE_COPY)
     forever.set()
 
     assert (found.record, found.passed_over) == ("bytes", (("hangs", "probe did not answer within 0.05 s"),))
+    assert (again.record, again.passed_over) == (
+        "bytes",
+        (("hangs", "probe did not answer when it was asked before, and still hangs"),),
+    )
 
 
-def test_a_builder_must_return_a_copy():
-    with pytest.raises(PluginError, match=r"block copy 'a' built None, which is no BlockCacheCopy"):
-        resolved(record("a", 50, build=lambda context: None))
+@pytest.mark.parametrize("answer", [3, False, "", object()])
+def test_a_probe_of_a_wrong_answer_is_passed_over(answer):
+    ((name, reason),) = resolved(BlockCopyInfo("odd", 90, lambda src, dst: answer, ByteCopy)).passed_over
+
+    assert name == "odd"
+    assert reason.startswith(("probe returned ", "probe gave no reason"))
+
+
+@pytest.mark.parametrize("built", [None, 3, ByteCopy])
+def test_a_builder_must_return_a_copy(built):
+    with pytest.raises(PluginError, match=r"block copy 'a': build\(\) returned .*, which is no BlockCacheCopy"):
+        resolved(record("a", 50, build=lambda context: built))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), RuntimeError("no kernel"), GeneratorExit("x")])
+def test_a_builder_that_raises_is_named(error):
+    def build(context):
+        raise error
+
+    with pytest.raises(PluginError, match=rf"block copy 'a': build\(\) raised {type(error).__name__}: ") as refused:
+        resolved(record("a", 50, build=build))
+
+    assert refused.value.__cause__ is error
+
+
+@pytest.mark.parametrize("error", [AllocationError("no workspace"), KeyboardInterrupt()])
+def test_a_builder_without_memory_says_so_in_its_own_words(error):
+    def build(context):
+        raise error
+
+    with pytest.raises(type(error)) as refused:
+        resolved(record("a", 50, build=build))
+
+    assert refused.value is error
+
+
+def test_a_backend_whose_capabilities_are_none_is_named():
+    broken = type("Broken", (ByteBackend,), {"capabilities": lambda self: None})()
+
+    with pytest.raises(PluginError, match=r"backend 'bytes': capabilities\(\) returned None; expected a mapping"):
+        resolved(record("a", 50, "no"), backend=broken)
 
 
 def test_a_builder_gets_both_allocations_and_their_blocks():
