@@ -190,14 +190,13 @@ def test_workspace_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch, devic
 
     monkeypatch.setattr(block_copy, "WORKSPACE_NBYTES", 100)
     seen: list[int] = []
-    real = torch.Tensor.index_select
+    real = torch.index_select
 
-    def spy(self: torch.Tensor, *args: Any) -> torch.Tensor:
-        taken = real(self, *args)
-        seen.append(taken.numel() * taken.element_size())
-        return taken
+    def spy(*args: Any, out: torch.Tensor) -> torch.Tensor:
+        seen.append(out.nbytes)
+        return real(*args, out=out)
 
-    monkeypatch.setattr(torch.Tensor, "index_select", spy)
+    monkeypatch.setattr(torch, "index_select", spy)
     engine: CacheEngine[torch.Tensor] = CacheEngine(
         small_plan(), 64, backend=TorchBackend(), copies=COPIES, device=device
     )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from cachecore_torch_default.distributed import TorchCommunicator
     from cachecore_torch_default.engine import TorchCacheEngine
     from cachecore_torch_default.memory import device_memory
+    from cachecore_torch_default.pinned import pinned_refusal, upload
     from cachecore_torch_default.segments import (
         GroupDim,
         SegmentGroup,
@@ -46,7 +47,9 @@ __all__ = [
     "fold_segments",
     "group_tensors",
     "group_word_nbytes",
+    "pinned_refusal",
     "torch_device",
+    "upload",
     "word_tensor",
 ]
 
@@ -60,7 +63,9 @@ _MODULES = {
     "completion_of_current_stream": "completion",
     "completion_of_stream": "completion",
     "device_memory": "memory",
+    "pinned_refusal": "pinned",
     "torch_device": "backend",
+    "upload": "pinned",
 }
 
 

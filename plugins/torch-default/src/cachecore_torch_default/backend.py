@@ -28,7 +28,8 @@ from cachecore import (
     StandardLayoutPolicy,
 )
 from cachecore_torch_default.completion import completion_of_current_stream, has_streams
-from cachecore_torch_default.memory import device_memory, host_pages
+from cachecore_torch_default.memory import check_fits, device_memory, host_pages, memory_refused, return_cached
+from cachecore_torch_default.pinned import pinned_refusal
 from cachecore_torch_default.tensors import byte_range, bytes_of, live_pools, neighbours, synchronize, typed_view
 
 __all__ = ["TorchBackend", "torch_device"]
@@ -85,7 +86,7 @@ class TorchBackend(CacheBackend[Tensor]):
         kind = device.type
         if target.type == "cpu":
             kind = PINNED_HOST if pinned and self.capabilities().get("pinned_host") is None else HOST
-            _check_fits(layout, num_entries, target)
+            check_fits(layout, num_entries, target)
         buffers: list[Tensor] = []
         for index, _ in enumerate(layout.pools):
             try:
@@ -93,8 +94,9 @@ class TorchBackend(CacheBackend[Tensor]):
                     buffer = self.take(layout.buffer_nbytes(index, num_entries), target, pinned=kind == PINNED_HOST)
             except (RuntimeError, MemoryError, OSError) as error:  # torch's allocators and mmap raise any of them
                 buffers.clear()
-                _return_cached(target)
-                raise _refused(layout, index, num_entries, target, str(error).partition("\n")[0]) from error
+                return_cached(target)
+                why = str(error).partition("\n")[0]
+                raise memory_refused(layout, index, num_entries, target, why, pinned=kind == PINNED_HOST) from error
             buffers.append(buffer)
         pools = []
         with torch.inference_mode(False):
@@ -163,21 +165,13 @@ class TorchBackend(CacheBackend[Tensor]):
     def capabilities(self) -> Mapping[str, str | None]:
         """What torch can do with the accelerator it finds."""
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        if accelerator is None:
-            none = "torch finds no accelerator"
-            return {
-                "pinned_host": none,
-                "device_ids": None,
-                "graph_capture": none,
-                "async_copy": none,
-                "byte_addressable": None,
-            }
-        graphs = any(hasattr(torch.get_device_module(accelerator), name) for name in _GRAPH_CLASSES)
+        none = "torch finds no accelerator"
+        pinned = none if accelerator is None else pinned_refusal(accelerator.type)
         return {
-            "pinned_host": None,
+            "pinned_host": pinned,
             "device_ids": None,
-            "graph_capture": None if graphs else f"torch.{accelerator.type} has no graphs",
-            "async_copy": None if has_streams(accelerator) else f"torch.{accelerator.type} has no streams",
+            "graph_capture": none if accelerator is None else _no_graphs(accelerator),
+            "async_copy": none if accelerator is None else _waits(accelerator, pinned),
             "byte_addressable": None,
         }
 
@@ -233,41 +227,16 @@ class TorchBackend(CacheBackend[Tensor]):
 _GRAPH_CLASSES = ("CUDAGraph", "XPUGraph", "NPUGraph", "MUSAGraph")
 
 
+def _no_graphs(device: torch.device) -> str | None:
+    module = torch.get_device_module(device)
+    return None if any(hasattr(module, name) for name in _GRAPH_CLASSES) else f"torch.{device.type} has no graphs"
+
+
+def _waits(device: torch.device, pinned: str | None) -> str | None:
+    if not has_streams(device):
+        return f"torch.{device.type} has no streams"
+    return None if pinned is None else f"copies from and to pageable memory wait ({pinned})"
+
+
 def _pool(buffer: Tensor, start: int, outer: int, num_entries: int, inner: int) -> Tensor:
     return buffer[start : start + outer * num_entries * inner].view(outer, num_entries, inner)
-
-
-def _check_fits(layout: CacheLayout, num_entries: int, device: torch.device) -> None:
-    """Refuse before asking: an operating system may promise more than it has, and kill the process later."""
-    free = device_memory(device).free_nbytes
-    taken = 0
-    for index, _ in enumerate(layout.pools):
-        taken += layout.buffer_nbytes(index, num_entries)
-        if taken > free:
-            raise _refused(
-                layout, index, num_entries, device, f"all pools take {layout.reserved_nbytes(num_entries)} bytes"
-            )
-
-
-def _return_cached(device: torch.device) -> None:
-    """Let the device have what torch's caching allocator keeps after a refusal."""
-    module = torch.get_device_module(device)
-    if hasattr(module, "empty_cache"):
-        module.empty_cache()
-
-
-def _refused(layout: CacheLayout, pool: int, num_entries: int, device: torch.device, why: str) -> AllocationError:
-    nbytes = layout.buffer_nbytes(pool, num_entries)
-    try:
-        free = device_memory(device).free_nbytes
-    except EngineStateError:
-        free = None
-    return AllocationError(
-        f"pool {pool} of layout {layout.kind!r} needs {nbytes} bytes for {num_entries} entries on {device}, where "
-        f"{'an unknown number of' if free is None else free} bytes are free ({why}); nothing is kept. Use fewer blocks",
-        pool=pool,
-        nbytes=nbytes,
-        needed_nbytes=layout.reserved_nbytes(num_entries),
-        free_nbytes=free,
-        device=str(device),
-    )

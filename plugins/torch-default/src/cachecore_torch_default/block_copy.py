@@ -60,11 +60,19 @@ class GatherScatterCopy(BlockCacheCopy):
         self._copy(torch.where(real, src, first[0]), torch.where(real, dst, first[1]))
 
     def _copy(self, src_ids: Tensor, dst_ids: Tensor) -> None:
-        num_pairs = src_ids.numel()
         for src, dst, step in self._groups:
-            for start in range(0, num_pairs, step):
-                # Unnamed, so that it is gone before the next one is taken.
-                dst.index_copy_(0, dst_ids[start : start + step], src.index_select(0, src_ids[start : start + step]))
+            _copy_group(src, dst, src_ids, dst_ids, step)  # a call each: its temporary is gone before the next is taken
+
+
+def _copy_group(src: Tensor, dst: Tensor, src_ids: Tensor, dst_ids: Tensor, step: int) -> None:
+    """Copy ``step`` blocks at a time, by way of memory that is taken before: a device may wait to make a new tensor."""
+    num_pairs = src_ids.numel()
+    with torch.inference_mode(False):
+        taken = torch.empty((min(step, num_pairs), *src.shape[1:]), dtype=src.dtype, device=src.device)
+    for start in range(0, num_pairs, step):
+        some = taken[: min(step, num_pairs - start)]
+        torch.index_select(src, 0, src_ids[start : start + step], out=some)
+        dst.index_copy_(0, dst_ids[start : start + step], some)
 
 
 def copy_words(context: CopyContext) -> dict[int, torch.dtype]:

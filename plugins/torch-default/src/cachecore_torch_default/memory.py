@@ -1,4 +1,4 @@
-"""Bytes of host memory to own, and free and total bytes of any torch device, from the device's own module."""
+"""Host memory to own, free and total bytes of any torch device from the device's own module, and refusals of both."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from cachecore import EngineStateError, MemoryInfo
+from cachecore import AllocationError, CacheLayout, EngineStateError, MemoryInfo
 
-__all__ = ["device_memory", "host_memory", "host_pages"]
+__all__ = ["check_fits", "device_memory", "host_memory", "host_pages", "memory_refused", "return_cached"]
 
 
 def device_memory(device: torch.device) -> MemoryInfo:
@@ -88,3 +88,48 @@ def host_pages(nbytes: int) -> Tensor:
         with suppress(OSError):  # a kernel without transparent huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)  # fewer TLB misses in copies of scattered blocks
     return torch.frombuffer(pages, dtype=torch.uint8).zero_()
+
+
+def check_fits(layout: CacheLayout, num_entries: int, device: torch.device) -> None:
+    """Refuse before asking: an operating system may promise more than it has, and kill the process later."""
+    free = device_memory(device).free_nbytes
+    taken = 0
+    for index, _ in enumerate(layout.pools):
+        taken += layout.buffer_nbytes(index, num_entries)
+        if taken > free:
+            raise memory_refused(
+                layout, index, num_entries, device, f"all pools take {layout.reserved_nbytes(num_entries)} bytes"
+            )
+
+
+def return_cached(device: torch.device) -> None:
+    """Let the device have what torch's caching allocator keeps after a refusal."""
+    module = torch.get_device_module(device)
+    if hasattr(module, "empty_cache"):
+        module.empty_cache()
+
+
+def memory_refused(
+    layout: CacheLayout, pool: int, num_entries: int, device: torch.device, why: str, *, pinned: bool = False
+) -> AllocationError:
+    """What to raise when ``pool`` cannot be had: how many bytes, where, how many are free, and what to do."""
+    nbytes, needed = layout.buffer_nbytes(pool, num_entries), layout.reserved_nbytes(num_entries)
+    try:
+        free = device_memory(device).free_nbytes
+    except EngineStateError:
+        free = None
+    what, remedy = "bytes", "Use fewer blocks"
+    if pinned:
+        what, remedy = "page-locked bytes", "Use fewer host blocks, or let this process lock more memory (ulimit -l)"
+    elif free is not None and needed <= free:
+        remedy += ", or see what the reason in brackets says: enough bytes are free"
+    return AllocationError(
+        f"pool {pool} of layout {layout.kind!r} needs {nbytes} {what} for {num_entries} entries on {device}, "
+        f"where {'an unknown number of' if free is None else free} bytes are free ({why}); "
+        f"nothing is kept. {remedy}",
+        pool=pool,
+        nbytes=nbytes,
+        needed_nbytes=needed,
+        free_nbytes=free,
+        device=str(device),
+    )

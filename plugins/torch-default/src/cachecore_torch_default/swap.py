@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, Completion, CopyContext, CopySegment
+from cachecore import COMPLETED, PINNED_HOST, BlockCacheCopy, BlockPairs, Completion, CopyContext, CopySegment
 from cachecore_torch_default.block_copy import WORKSPACE_NBYTES, copy_words
 from cachecore_torch_default.completion import completion_of_stream, has_streams
 from cachecore_torch_default.segments import SegmentGroup, fold_segments, group_word_nbytes, part_segments, word_tensor
@@ -111,9 +111,10 @@ class StagedSwap(BlockCacheCopy):
         self._stream: Any = None
         if has_streams(self._device):
             self._stream = torch.get_device_module(self._device).Stream(device=self._device)
+        self._waits = self._stream is None or host.memory_kind != PINNED_HOST  # pageable memory is copied in the caller
 
     def __call__(self, pairs: BlockPairs, after: Sequence[Completion] = ()) -> Completion:
-        """Swap whole blocks; returns when queued, or when done on a device without streams."""
+        """Swap whole blocks; returns when queued, or when done where there are no streams or no page-locked memory."""
         if self._stream is None:
             for completion in after:
                 completion.synchronize()
@@ -126,6 +127,9 @@ class StagedSwap(BlockCacheCopy):
             completion.wait(self._stream)
         with module.stream(self._stream):
             held = self._swap(pairs)
+        if self._waits:
+            self._stream.synchronize()
+            return COMPLETED
         return completion_of_stream(self._device, self._stream, held=held)
 
     def _swap(self, pairs: BlockPairs) -> tuple[Tensor, ...]:
@@ -133,27 +137,20 @@ class StagedSwap(BlockCacheCopy):
         ordered = sorted(pairs, key=lambda pair: pair[0] if self._host_is_src else pair[1])
         host_ids = [src if self._host_is_src else dst for src, dst in ordered]
         device_ids = ids_on(self._device, array("q", [dst if self._host_is_src else src for src, dst in ordered]))[0]
-        nbytes = max(min(part.step, len(ordered)) * part.row_nbytes for part in self._parts)
-        with torch.inference_mode(False):
-            staging = torch.empty(nbytes, dtype=torch.uint8, device=self._device)
-        for part in self._parts:
-            self._swap_part(part, host_ids, device_ids, staging)
+        num_rows = [min(part.step, len(ordered)) for part in self._parts]
+        staging = self._take(max(rows * part.row_nbytes for rows, part in zip(num_rows, self._parts, strict=True)))
+        for rows, part in zip(num_rows, self._parts, strict=True):
+            self._swap_part(part, host_ids, device_ids, staging, rows)
         return staging, device_ids
 
-    def _swap_part(self, part: _Part, host_ids: Sequence[int], device_ids: Tensor, staging: Tensor) -> None:
-        rows = min(part.step, len(host_ids))
-        staged = [
-            word_tensor(
-                staging,
-                group.dst_start,
-                rows,
-                group.dst_block_stride,
-                [(dim.num_steps, dim.dst_stride) for dim in group.dims],
-                group.nbytes,
-                word,
-            )
-            for group, _, word in part.groups
-        ]
+    def _take(self, nbytes: int) -> Tensor:
+        with torch.inference_mode(False):
+            return torch.empty(nbytes, dtype=torch.uint8, device=self._device)
+
+    def _swap_part(self, part: _Part, host_ids: Sequence[int], device_ids: Tensor, staging: Tensor, rows: int) -> None:
+        staged = [_staging_rows(staging, rows, group, word) for group, _, word in part.groups]
+        with_gaps = [] if self._host_is_src else [one.nbytes for one in staged if not one.is_contiguous()]
+        gathered = self._take(max(with_gaps, default=0))
         for start in range(0, len(host_ids), rows):
             hosts, ids = host_ids[start : start + rows], device_ids[start : start + rows]
             if self._host_is_src:
@@ -162,7 +159,7 @@ class StagedSwap(BlockCacheCopy):
                     tensor.index_copy_(0, ids, rows_of[: len(hosts)])
             else:
                 for (_, tensor, _), rows_of in zip(part.groups, staged, strict=True):
-                    rows_of[: len(hosts)].copy_(tensor.index_select(0, ids))
+                    _gather(tensor, ids, rows_of[: len(hosts)], gathered)
                 self._carry(part, hosts, staging)
 
     def _carry(self, part: _Part, host_ids: Sequence[int], staging: Tensor) -> None:
@@ -176,6 +173,25 @@ class StagedSwap(BlockCacheCopy):
                 device = staging[row : row + count * run.nbytes]
                 dst, src = (device, host) if self._host_is_src else (host, device)
                 dst.copy_(src, non_blocking=True)
+
+
+def _staging_rows(staging: Tensor, num_rows: int, group: SegmentGroup, word: torch.dtype) -> Tensor:
+    """``word[num_rows, *dims, words]``: where the staging rows keep what ``group`` moves."""
+    dims = [(dim.num_steps, dim.dst_stride) for dim in group.dims]
+    return word_tensor(staging, group.dst_start, num_rows, group.dst_block_stride, dims, group.nbytes, word)
+
+
+def _gather(tensor: Tensor, ids: Tensor, rows: Tensor, gathered: Tensor) -> None:
+    """Blocks ``ids`` into ``rows``, by way of dense memory where the rows have gaps.
+
+    Into memory that is there: a device may make the caller wait before it returns a new tensor.
+    """
+    dense = rows
+    if not rows.is_contiguous():  # whether an out= with gaps is written right differs between devices
+        dense = gathered[: rows.numel() * rows.itemsize].view(rows.dtype).view(rows.shape)
+    torch.index_select(tensor, 0, ids, out=dense)
+    if dense is not rows:
+        rows.copy_(dense)
 
 
 def _neighbours(blocks: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator
 from ctypes import c_char
-from functools import cache
 
 import torch
 from torch import Tensor
 
 from cachecore import BlockIndexError, CacheAllocation, CacheTensorSpec, EngineStateError, LayoutError, PlanError
+from cachecore_torch_default.pinned import upload
 
 __all__ = ["byte_range", "bytes_of", "ids_on", "live_pools", "neighbours", "synchronize", "typed_view"]
 
@@ -121,19 +121,5 @@ def synchronize(device: torch.device) -> None:
 
 
 def ids_on(device: torch.device, *rows: array[int]) -> Tensor:
-    """Upload equally long rows of ids as ``int64[rows, n]``; the host does not wait for earlier work.
-
-    From page-locked memory, since an upload from any other may synchronise the stream.
-    """
-    ids = torch.stack([torch.frombuffer(row, dtype=torch.int64) for row in rows])
-    if device.type == "cpu":
-        return ids
-    if _has_pinned_memory():
-        ids = ids.pin_memory()
-    return ids.to(device, non_blocking=True)
-
-
-@cache
-def _has_pinned_memory() -> bool:
-    """Asked once: torch counts the devices anew each time."""
-    return torch.accelerator.current_accelerator(check_available=True) is not None
+    """Upload equally long rows of ids as ``int64[rows, n]``; see :func:`upload` for when the host waits."""
+    return upload(torch.stack([torch.frombuffer(row, dtype=torch.int64) for row in rows]), device)

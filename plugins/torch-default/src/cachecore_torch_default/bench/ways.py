@@ -10,6 +10,7 @@ from torch import Tensor
 
 from cachecore import BlockPairs, CacheEngine, CopySegment
 from cachecore_torch_default.block_copy import copy_words_of
+from cachecore_torch_default.pinned import pinned_refusal
 from cachecore_torch_default.segments import fold_segments, group_tensors
 
 __all__ = ["WAYS", "Move", "Subject", "contiguous_copy", "strided_limit"]
@@ -113,11 +114,12 @@ def strided_limit(subject: Subject, num_pairs: int) -> Callable[[], None]:
 
 
 def contiguous_copy(subject: Subject, nbytes: int) -> Callable[[], None]:
-    """One plain copy of ``nbytes`` in the direction measured, between page-locked memory and the device in a swap."""
+    """One plain copy of ``nbytes`` in the direction measured; a swap's with page-locked memory, if there is any."""
     device = subject.engine.allocation().pools[0].device
     there = torch.zeros(nbytes, dtype=torch.uint8, device=device)
-    pinned = device.type != "cpu" and subject.direction != "copy"
-    other = torch.zeros(nbytes, dtype=torch.uint8, device="cpu" if pinned else device, pin_memory=pinned)
+    on_host = device.type != "cpu" and subject.direction != "copy"
+    pinned = on_host and pinned_refusal(device.type) is None
+    other = torch.zeros(nbytes, dtype=torch.uint8, device="cpu" if on_host else device, pin_memory=pinned)
     dst, src = (other, there) if subject.direction == "swap_out" else (there, other)
 
     def copy() -> None:
