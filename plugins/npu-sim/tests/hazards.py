@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import time
 from collections.abc import Callable
@@ -125,12 +124,6 @@ def devices_are_apart() -> bool:
     return False
 
 
-def deepcopy_copies_the_bytes() -> bool:
-    cache = pool()
-    copied = copy.deepcopy(cache)
-    return copied.data_ptr() != cache.data_ptr() and torch.equal(copied.cpu(), cache.cpu())
-
-
 CASES: tuple[Callable[[], bool], ...] = (
     batch_copy_equals_index_copy,
     swap_on_a_side_stream_is_asynchronous_and_right,
@@ -140,7 +133,6 @@ CASES: tuple[Callable[[], bool], ...] = (
     wrong_direction_of_a_batch_is_refused,
     bad_index_surfaces_at_synchronize,
     devices_are_apart,
-    deepcopy_copies_the_bytes,
 )
 
 if __name__ == "__main__":

@@ -82,6 +82,9 @@ def test_strict_device_refuses_operands_with_gaps(fresh, compiler):
     assert (lenient.returncode, lenient.stdout) == (0, "")
 
 
+AUTOLOADED = {"CACHECORE_NPU_SIM": "npu:native", "TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
+"""What the environment names, with torch kept from asking for it by itself."""
+
 TWO = "from cachecore_npu_sim import install; install('npu') is install('npu') or exit(1); install('mlu')"
 
 
@@ -106,6 +109,42 @@ def test_torch_installs_what_the_environment_names(fresh):
     assert fresh("-c", code, CACHECORE_NPU_SIM="npu").stdout.strip() == "npu:0"
     assert fresh("-c", code, CACHECORE_NPU_SIM="").returncode == 1
     assert "expected NAME, NAME:python or NAME:native" in fresh("-c", code, CACHECORE_NPU_SIM="npu:fast").stderr
+
+
+def test_native_device_is_never_compiled_while_torch_is_imported(fresh, compiler, tmp_path):
+    code = "import cachecore_npu_sim; cachecore_npu_sim.autoload()"
+
+    done = fresh("-c", code, CACHECORE_NPU_SIM_CACHE=str(tmp_path), **AUTOLOADED)
+
+    assert done.returncode == 1
+    assert "is not built for this torch; run: python -m cachecore_npu_sim build" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_build_command_builds_what_torch_then_installs(fresh, compiler):
+    built = fresh("-m", "cachecore_npu_sim", "build", **AUTOLOADED)
+    assert (built.returncode, built.stderr) == (0, "")
+    assert built.stdout.strip().endswith(".so")
+
+    code = "import torch, cachecore_npu_sim; cachecore_npu_sim.autoload(); print(torch.zeros(1, device='npu').device)"
+    assert fresh("-c", code, **AUTOLOADED).stdout.strip() == "npu:0"
+
+
+def test_build_command_says_what_is_missing(fresh, tmp_path):
+    done = fresh("-m", "cachecore_npu_sim", "build", CXX="no-such-compiler", CACHECORE_NPU_SIM_CACHE=str(tmp_path))
+
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: there is no C++ compiler 'no-such-compiler'")
+
+
+PINNED = "import cachecore_npu_sim; cachecore_npu_sim.install_native(); import torch; torch.empty(4, pin_memory=True)"
+
+
+def test_page_locked_memory_can_be_left_out(fresh, compiler):
+    with_it, without = fresh("-c", PINNED), fresh("-c", PINNED, CACHECORE_NPU_SIM_PINNED="0")
+
+    assert (with_it.returncode, with_it.stderr) == (0, "")
+    assert "this device has no page-locked memory (CACHECORE_NPU_SIM_PINNED=0)" in without.stderr
 
 
 def test_no_compiler_is_said(fresh, tmp_path):

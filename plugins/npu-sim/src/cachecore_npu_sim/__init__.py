@@ -4,13 +4,14 @@ For tests of backends where the hardware is not. Two kinds, one of them in a pro
 
 * ``install()``: pure Python, no compiler, synchronous. No pinned memory, streams are bookkeeping,
   ``torch.accelerator``'s memory calls fail, as they do on torch_npu up to 2.12.
-* ``install_native()``: C++, compiled on first use. Every stream is a queue with a thread of its own,
-  so that a missing ``wait_event`` or ``record_stream`` shows; device addresses cannot be read by the
-  host; page-locked memory, several devices, out-of-memory.
+* ``install_native()``: C++, compiled on first use, or by ``python -m cachecore_npu_sim build``. Every
+  stream is a queue with a thread of its own, so that a missing ``wait_event`` or ``record_stream`` shows;
+  device addresses cannot be read by the host; page-locked memory, several devices, out-of-memory.
 
 torch renames its spare device type once a process, so two vendors need two processes: start them with
 ``spawn``, never ``fork``. Without code, ``CACHECORE_NPU_SIM=npu`` (or ``mlu:native``) in the environment
-installs the device when torch is imported. Importing this package imports no torch.
+installs the device when torch is imported; the C++ one must be built before, since an import of torch may
+have a time limit. Importing this package imports no torch.
 """
 
 from __future__ import annotations
@@ -69,10 +70,18 @@ def _install(name: str, kind: str) -> ModuleType:
 
 
 def autoload() -> None:
-    """Called by torch when it is imported: installs what :data:`VARIABLE` names, or nothing."""
+    """Called by torch when it is imported: installs what :data:`VARIABLE` names, or nothing. Compiles nothing."""
     name, _, kind = os.environ.get(VARIABLE, "").partition(":")
     if not name:
         return
     if kind not in ("", "python", "native"):
         raise RuntimeError(f"{VARIABLE} names the kind {kind!r}; expected NAME, NAME:python or NAME:native")
+    if kind == "native":
+        from cachecore_npu_sim.native_build import library_path
+
+        if not library_path().exists():
+            raise RuntimeError(
+                f"{VARIABLE} asks for the C++ device, which is not built for this torch; "
+                "run: python -m cachecore_npu_sim build"
+            )
     _install(name, kind or "python")

@@ -1,4 +1,4 @@
-"""Compiles the C++ device on first use, once for each torch and source, into a cache folder."""
+"""Compiles the C++ device, once for each torch and source, into a cache folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["built_library", "compiler_reason"]
+__all__ = ["built_library", "compiler_reason", "library_path"]
 
 _SOURCES = Path(__file__).parent / "native"
 _FLAGS = ("-std=c++20", "-O1", "-fPIC", "-shared", "-pthread")
@@ -29,20 +29,25 @@ def compiler_reason() -> str | None:
     return None
 
 
-def built_library() -> Path:
-    """The shared library, compiled if need be (about 15 s, 1 GB of memory).
+def library_path() -> Path:
+    """Where the shared library is once it is built.
 
     It links torch alone, so it serves every Python; but one torch release.
+    """
+    source = b"".join(path.read_bytes() for path in sorted(_SOURCES.iterdir()))
+    key = hashlib.sha256(repr((torch.__version__, _compile_flags())).encode() + source).hexdigest()[:16]
+    return _cache_folder() / f"npu_sim_{key}.so"
+
+
+def built_library() -> Path:
+    """The shared library, compiled if need be (about 15 s, 1 GB of memory).
 
     Raises
     ------
     RuntimeError
         When there is no compiler, or the compiler refuses.
     """
-    source = b"".join(path.read_bytes() for path in sorted(_SOURCES.iterdir()))
-    flags = _compile_flags()
-    key = hashlib.sha256(repr((torch.__version__, flags)).encode() + source).hexdigest()[:16]
-    library = _cache_folder() / f"npu_sim_{key}.so"
+    library = library_path()
     if library.exists():
         return library
     if (reason := compiler_reason()) is not None:
@@ -50,7 +55,14 @@ def built_library() -> Path:
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as folder:
         made = Path(folder) / library.name
-        command = [*shlex.split(_compiler()), *flags, str(_SOURCES / "npu_sim.cpp"), "-o", str(made), *_link_flags()]
+        command = [
+            *shlex.split(_compiler()),
+            *_compile_flags(),
+            str(_SOURCES / "npu_sim.cpp"),
+            "-o",
+            str(made),
+            *_link_flags(),
+        ]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"the simulated device did not compile with torch {torch.__version__}:\n{done.stderr}")

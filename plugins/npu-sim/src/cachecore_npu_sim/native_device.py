@@ -2,8 +2,8 @@
 
 Read from the environment when it is loaded, each with the prefix ``CACHECORE_NPU_SIM_``: ``DEVICES``
 (2), ``MEMORY`` (bytes a device), ``PROTECT`` (1: the host faults on a device address), ``STRICT``
-(1: operands must be contiguous), ``DELAY_US`` (before every queued task), ``BATCH_OP`` (1: with the
-address-table copy of vllm-ascend), ``SOC``.
+(1: operands must be contiguous), ``PINNED`` (0: no page-locked memory), ``DELAY_US`` (before every
+queued task), ``BATCH_OP`` (1: with the address-table copy of vllm-ascend), ``SOC``.
 """
 
 from __future__ import annotations

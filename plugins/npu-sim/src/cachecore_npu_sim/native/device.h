@@ -54,7 +54,7 @@ struct Hooks final : at::PrivateUse1HooksInterface {
   DeviceIndex exchangeDevice(DeviceIndex d) const override { auto o = tDevice; setCurrentDevice(d); return o; }
   DeviceIndex maybeExchangeDevice(DeviceIndex d) const override { return exchangeDevice(d); }
   bool isPinnedPtr(const void* p) const override { return pinned(p); }
-  c10::Allocator* getPinnedMemoryAllocator() const override { return &gPin; }
+  c10::Allocator* getPinnedMemoryAllocator() const override { TORCH_CHECK(kPinned, "this device has no page-locked memory (CACHECORE_NPU_SIM_PINNED=0)"); return &gPin; }
   Device getDeviceFromPtr(void* p) const override { auto d = host_of(p).first; TORCH_CHECK(d >= 0, "not an npu pointer"); return Device(NPU, d); }
   void resizePrivateUse1Bytes(const c10::Storage& s, size_t n) const override {
     c10::DeviceGuard g(s.device()); auto fresh = gAlloc.allocate(n); auto keep = std::min(n, s.nbytes());

@@ -22,6 +22,7 @@ const int kDevices = int(env("CACHECORE_NPU_SIM_DEVICES", 2));
 const size_t kCapacity = size_t(env("CACHECORE_NPU_SIM_MEMORY", 16L << 30));
 const bool kProtect = env("CACHECORE_NPU_SIM_PROTECT", 1);
 const bool kStrict = env("CACHECORE_NPU_SIM_STRICT", 0);            // refuse non-contiguous operands, as many vendor kernels do
+const bool kPinned = env("CACHECORE_NPU_SIM_PINNED", 1);            // 0: no page-locked memory, as on some devices
 std::atomic<long> gDelayUs{env("CACHECORE_NPU_SIM_DELAY_US", 0)};   // added before every queued task
 std::atomic<bool> gUsed{false};                           // a context was made
 std::atomic<int64_t> gCopies[4], gBytes[4];               // H2D, D2H, D2D, H2H
