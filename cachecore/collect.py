@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+from cachecore.asking import shown
 from cachecore.errors import PlanError
 from cachecore.schema import BlockCacheBinding, BlockCacheRequest, BlockCacheRequestContext, CacheTensorSpec
 
@@ -52,8 +53,9 @@ class CollectedCaches:
             for consumer, earlier in reversed(done):
                 try:
                     consumer.bind_block_caches(earlier)
-                except Exception as again:  # noqa: BLE001  # one that cannot go back must not keep the others bound
-                    error.add_note(f"{type(consumer).__qualname__} could not take its earlier bindings back: {again!r}")
+                except BaseException as again:  # noqa: BLE001  # one that cannot go back must not keep the others bound
+                    name = type(consumer).__qualname__
+                    error.add_note(f"{name} could not take its earlier bindings back: {shown(again)}")
             raise
 
 
@@ -106,12 +108,14 @@ def _is_consumer(module: Any, kind: type, spelled: set[type]) -> bool:
 
 def _checked(requests: Any, owner: str) -> tuple[BlockCacheRequest, ...]:
     if isinstance(requests, (str, BlockCacheRequest)) or not isinstance(requests, Iterable):
-        raise TypeError(f"{owner}.get_block_cache_requests() must return a sequence of requests, not {requests!r}")
+        raise TypeError(f"{owner}.get_block_cache_requests() must return a sequence of requests, not {shown(requests)}")
     listed = tuple(requests)
     names = set()
     for request in listed:
         if not isinstance(request, BlockCacheRequest):
-            raise TypeError(f"{owner}.get_block_cache_requests() returned {request!r}, which is no BlockCacheRequest")
+            raise TypeError(
+                f"{owner}.get_block_cache_requests() returned {shown(request)}, which is no BlockCacheRequest"
+            )
         if request.name in names:
             raise PlanError(
                 f"{owner} asks for cache {request.name!r} twice; one operator has one row of a name", cache=request.name

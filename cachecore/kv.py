@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from cachecore.asking import asked, shown
 from cachecore.dtypes import dtype_name
-from cachecore.errors import PlanError
+from cachecore.errors import PlanError, PluginError
 from cachecore.meaning import REPLICATED, HeadShard, not_negative, positive, several, whole
 from cachecore.policy import KvStorage, LayoutPolicy
 from cachecore.schema import BlockCacheGeometry, CacheTensorSpec, LayerRowMap
@@ -73,9 +74,7 @@ class KvCacheConfig:
         put(self, "quant_policy", _policy_name(self.quant_policy))
         for name in ("num_kv_heads", "tp_size"):
             put(self, name, positive(getattr(self, name), name))
-        put(self, "tp_rank", whole(self.tp_rank, "tp_rank"))
-        if not 0 <= self.tp_rank < self.tp_size:
-            raise PlanError(f"tp_rank is {self.tp_rank}; expected 0 to {self.tp_size - 1}", tp_rank=self.tp_rank)
+        put(self, "tp_rank", _check_rank(self.tp_rank, self.tp_size))
         if self.latent_dim is None:
             if self.head_dim is None:
                 raise PlanError("head_dim is missing; give head_dim, or latent_dim and rope_dim for MLA")
@@ -114,7 +113,7 @@ def head_shard(num_heads: int, tp_size: int, tp_rank: int) -> HeadShard:
     >>> head_shard(8, 16, 5)
     HeadShard(total=8, first=2, count=1, replica=1)
     """
-    positive(num_heads, "num_heads"), positive(tp_size, "tp_size"), not_negative(tp_rank, "tp_rank")
+    positive(num_heads, "num_heads"), positive(tp_size, "tp_size"), _check_rank(tp_rank, tp_size)
     if num_heads % tp_size == 0:
         count = num_heads // tp_size
         return HeadShard(num_heads, tp_rank * count, count)
@@ -135,19 +134,27 @@ def kv_specs(config: KvCacheConfig, geometry: BlockCacheGeometry, policy: Layout
     A page is ``(block, heads, dim)`` or in the axis order that ``policy`` wants.
     Raises :class:`~cachecore.errors.PlanError` when the device cannot hold the format.
     """
+    for value, kind in ((config, KvCacheConfig), (geometry, BlockCacheGeometry), (policy, LayoutPolicy)):
+        if not isinstance(value, kind):
+            raise TypeError(f"kv_specs needs a {kind.__name__}, not {value!r}")
     fmt = QUANT_POLICIES[str(config.quant_policy)]
-    storage = policy.storage(fmt)
+    who = f"policy {policy.name!r}"
+    storage = asked(f"{who}: storage()", lambda: policy.storage(fmt))
     if isinstance(storage, str):
         raise PlanError(
             f"quant_policy {config.quant_policy!r} cannot be planned by {policy.name!r}: {storage}", format=fmt
         )
+    if not isinstance(storage, KvStorage):
+        raise PluginError(f"{who}: storage() returned {shown(storage)}; expected KvStorage or the reason why not")
     if config.latent_dim is not None:
         return _latent_specs(config, geometry, storage, fmt)
     head_dim = config.head_dim or 0
     v_head_dim = head_dim if config.v_head_dim is None else config.v_head_dim
     if fmt == "turbo":
         _check_turbo(head_dim, v_head_dim)
-    order = policy.kv_order(fmt)
+    order = asked(f"{who}: kv_order()", lambda: policy.kv_order(fmt))
+    if not isinstance(order, tuple) or sorted(map(str, order)) != ["head", "other", "token"]:
+        raise PluginError(f"{who}: kv_order() returned {shown(order)}; expected token, head and other once each")
     shard = head_shard(config.num_kv_heads, config.tp_size, config.tp_rank)
     axes = {"token": geometry.page_size, "head": shard.count}
     specs = [
@@ -190,8 +197,6 @@ def _spec(
     shard: HeadShard,
     fmt: str,
 ) -> CacheTensorSpec:
-    if sorted(order) != ["head", "other", "token"]:
-        raise PlanError(f"kv_order {order!r} must name token, head and other once each")
     extent = {**axes, "other": width}
     return CacheTensorSpec(
         name=name,
@@ -216,6 +221,13 @@ def _check_turbo(*dims: int) -> None:
     for dim in dims:
         if dim < 1 or dim & (dim - 1):
             raise PlanError(f"turbo_quant rotates by a Hadamard matrix; head size {dim} must be a power of two")
+
+
+def _check_rank(tp_rank: int, tp_size: int) -> int:
+    rank = whole(tp_rank, "tp_rank")
+    if not 0 <= rank < tp_size:
+        raise PlanError(f"tp_rank is {rank}; expected 0 to {tp_size - 1}", tp_rank=rank)
+    return rank
 
 
 def _layer_count(layers: int) -> int:

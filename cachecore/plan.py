@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cachecore.asking import asked
 from cachecore.errors import PlanError
 from cachecore.group_plan import DESCRIBED, GroupPlan, check_layout, read_described
 from cachecore.layout import CacheLayout
@@ -115,11 +116,14 @@ def plan_from_specs(
     group_spec = GroupSpec(group, geometry, window)
     if not specs:
         raise PlanError(f"group {group!r} has no caches; a plan needs at least one request or K/V spec", group=group)
-    policy.check_geometry(specs, geometry)
-    layout = policy.select_block_layout(specs, geometry, hints)
-    check_layout(layout, specs, f"policy {policy.name!r}: select_block_layout()")
-    host_layout = policy.select_host_layout(specs, geometry, layout, hints)
-    check_layout(host_layout, specs, f"policy {policy.name!r}: select_host_layout()", host=True)
+    who = f"policy {policy.name!r}"
+    asked(f"{who}: check_geometry()", lambda: policy.check_geometry(specs, geometry))
+    where = f"{who}: select_block_layout()"
+    layout = asked(where, lambda: policy.select_block_layout(specs, geometry, hints))
+    check_layout(layout, specs, where)
+    where = f"{who}: select_host_layout()"
+    host_layout = asked(where, lambda: policy.select_host_layout(specs, geometry, layout, hints))
+    check_layout(host_layout, specs, where, host=True)
     return BlockCachePlan(group_spec, tuple(specs), layout, host_layout, policy.name, policy.version)
 
 

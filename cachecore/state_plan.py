@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from cachecore.asking import asked
 from cachecore.errors import PlanError
 from cachecore.group_plan import DESCRIBED, GroupPlan, check_layout, read_described
 from cachecore.layout import CacheLayout
-from cachecore.meaning import check_fields
+from cachecore.meaning import check_fields, several
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.schema import CacheTensorSpec, StateCacheRequest
 
@@ -89,15 +90,26 @@ def plan_from_states(
 ) -> tuple[StateCachePlan, ...]:
     """Let ``policy`` lay out every state group that ``requests`` name, and prove what it returned."""
     hints = hints or LayoutHints()
+    if not isinstance(policy, LayoutPolicy):
+        raise TypeError(f"policy must be a LayoutPolicy, not {policy!r}")
+    if not isinstance(hints, LayoutHints):
+        raise TypeError(f"hints must be LayoutHints, not {hints!r}")
     groups: dict[str, list[StateCacheRequest]] = {}
-    for request in requests:
+    for request in several(requests, "states"):
         groups.setdefault(getattr(request, "group", ""), []).append(request)
     plans = []
     for group, listed in groups.items():
-        specs = state_specs(listed)
-        layout = policy.select_state_layout(specs, hints)
-        check_layout(layout, specs, f"policy {policy.name!r}: select_state_layout()")
-        host_layout = policy.select_state_host_layout(specs, layout, hints)
-        check_layout(host_layout, specs, f"policy {policy.name!r}: select_state_host_layout()", host=True)
-        plans.append(StateCachePlan(group, specs, layout, host_layout, policy.name, policy.version))
+        plans.append(_plan_group(group, state_specs(listed), policy, hints))
     return tuple(plans)
+
+
+def _plan_group(
+    group: str, specs: tuple[CacheTensorSpec, ...], policy: LayoutPolicy, hints: LayoutHints
+) -> StateCachePlan:
+    where = f"policy {policy.name!r}: select_state_layout()"
+    layout = asked(where, lambda: policy.select_state_layout(specs, hints))
+    check_layout(layout, specs, where)
+    where = f"policy {policy.name!r}: select_state_host_layout()"
+    host_layout = asked(where, lambda: policy.select_state_host_layout(specs, layout, hints))
+    check_layout(host_layout, specs, where, host=True)
+    return StateCachePlan(group, specs, layout, host_layout, policy.name, policy.version)

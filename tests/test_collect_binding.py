@@ -73,6 +73,30 @@ def test_a_failed_rebinding_gives_the_earlier_rows_back():
     assert bound(earlier, failing) == [(BlockCacheBinding("index", 0),), (BlockCacheBinding("index", 1),)]
 
 
+class MuteError(Exception):
+    """Cannot be shown."""
+
+    def __repr__(self):
+        raise SystemExit("no words")
+
+
+@pytest.mark.parametrize("error", [SystemExit("enough"), KeyboardInterrupt(), MuteError()])
+def test_whatever_one_raises_on_the_way_back_the_others_are_restored(error):
+    class Worse(Operator):
+        def bind_block_caches(self, bindings):
+            if not bindings:
+                raise error
+            super().bind_block_caches(bindings)
+
+    first, worse = Operator(request()), Worse(request())
+
+    with pytest.raises(RuntimeError, match=r"kernel is not compiled") as caught:
+        collect([first, worse, Failing(request())], CONTEXT).bind()
+
+    assert first.block_cache_bindings == ()
+    assert any("Worse" in note and type(error).__name__ in note for note in caught.value.__notes__)
+
+
 def test_an_operator_that_cannot_be_restored_is_named():
     class Worse(Operator):
         def bind_block_caches(self, bindings):

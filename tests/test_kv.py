@@ -9,6 +9,7 @@ from cachecore import (
     KvCacheConfig,
     KvStorage,
     PlanError,
+    PluginError,
     StandardLayoutPolicy,
     kv_specs,
 )
@@ -175,8 +176,50 @@ def test_heads_first_where_the_device_wants_it():
 def test_an_order_without_all_axes_is_refused():
     policy = type("Vendor", (StandardLayoutPolicy,), {"kv_order": lambda self, format: ("token", "other", "other")})()
 
-    with pytest.raises(PlanError, match=r"kv_order .* must name token, head and other once each"):
+    with pytest.raises(
+        PluginError, match=r"policy 'standard': kv_order\(\) returned .*; expected token, head and other"
+    ):
         kv_specs(config(), GEOMETRY, policy)
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "message"),
+    [
+        ("storage", None, r"storage\(\) returned None; expected KvStorage or the reason why not"),
+        ("storage", b"float16", r"storage\(\) returned b'float16'; expected KvStorage"),
+        ("storage", SystemExit(2), r"storage\(\) raised SystemExit: 2"),
+        ("storage", KeyError("plain"), r"storage\(\) raised KeyError: 'plain'"),
+        ("kv_order", None, r"kv_order\(\) returned None; expected token, head and other once each"),
+        ("kv_order", (1, 2, 3), r"kv_order\(\) returned \(1, 2, 3\); expected token"),
+        ("kv_order", SystemExit(2), r"kv_order\(\) raised SystemExit: 2"),
+    ],
+)
+def test_a_policy_that_breaks_its_contract_is_named(method, answer, message):
+    def answering(self, format):
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    policy = type("Vendor", (StandardLayoutPolicy,), {"name": "vendor", method: answering})()
+
+    with pytest.raises(PluginError, match=f"policy 'vendor': {message}"):
+        kv_specs(config(), GEOMETRY, policy)
+
+
+@pytest.mark.parametrize("position", range(3))
+@pytest.mark.parametrize("wrong", [None, 3, "standard", StandardLayoutPolicy])
+def test_specs_of_anything_else_are_refused_by_type(position, wrong):
+    arguments = [config(), GEOMETRY, POLICY]
+    arguments[position] = wrong
+
+    with pytest.raises(TypeError, match=r"kv_specs needs a (KvCacheConfig|BlockCacheGeometry|LayoutPolicy), not "):
+        kv_specs(*arguments)
+
+
+@pytest.mark.parametrize(("tp_size", "tp_rank"), [(4, 4), (4, -1), (1, 3), (16, 16)])
+def test_a_rank_that_there_is_not_is_refused(tp_size, tp_rank):
+    with pytest.raises(PlanError, match=rf"tp_rank is {tp_rank}; expected 0 to {tp_size - 1}"):
+        head_shard(8, tp_size, tp_rank)
 
 
 def test_a_format_the_device_cannot_hold_is_refused_with_its_reason():

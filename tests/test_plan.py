@@ -10,6 +10,7 @@ from cachecore import (
     LayoutError,
     LayoutHints,
     PlanError,
+    PluginError,
     StandardLayoutPolicy,
     plan_from_specs,
 )
@@ -119,6 +120,18 @@ def test_a_policy_that_returns_no_layout_is_a_type_error(method):
     policy = type("Vendor", (StandardLayoutPolicy,), {method: lambda self, *given: "packed"})()
 
     with pytest.raises(TypeError, match=rf"policy 'standard': {method}\(\) must return a CacheLayout, not 'packed'"):
+        plan_from_specs([layer_spec()], BlockCacheGeometry(4), policy)
+
+
+@pytest.mark.parametrize("method", ["check_geometry", "select_block_layout", "select_host_layout"])
+@pytest.mark.parametrize("error", [SystemExit(2), ZeroDivisionError("x")])
+def test_a_policy_that_raises_is_named(method, error):
+    def raising(self, *given):
+        raise error
+
+    policy = type("Vendor", (StandardLayoutPolicy,), {"name": "vendor", method: raising})()
+
+    with pytest.raises(PluginError, match=rf"policy 'vendor': {method}\(\) raised {type(error).__name__}: {error}"):
         plan_from_specs([layer_spec()], BlockCacheGeometry(4), policy)
 
 

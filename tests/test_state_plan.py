@@ -5,6 +5,7 @@ from samples import POLICY, consumer_spec, layer_spec
 
 from cachecore import (
     PlanError,
+    PluginError,
     StandardLayoutPolicy,
     StateCachePlan,
     StateCacheRequest,
@@ -94,3 +95,29 @@ def test_a_policy_that_returns_no_layout_is_a_type_error(method):
 
     with pytest.raises(TypeError, match=rf"policy 'standard': {method}\(\) must return a CacheLayout, not None"):
         plan_from_states([state()], policy)
+
+
+@pytest.mark.parametrize("method", ["select_state_layout", "select_state_host_layout"])
+@pytest.mark.parametrize("error", [SystemExit(2), ZeroDivisionError("x")])
+def test_a_policy_that_raises_is_named(method, error):
+    def raising(self, *given):
+        raise error
+
+    policy = type("Vendor", (StandardLayoutPolicy,), {"name": "vendor", method: raising})()
+
+    with pytest.raises(PluginError, match=rf"policy 'vendor': {method}\(\) raised {type(error).__name__}: {error}"):
+        plan_from_states([state()], policy)
+
+
+@pytest.mark.parametrize(
+    ("requests", "policy", "hints", "message"),
+    [
+        (3, POLICY, None, "states must be a sequence, not 3"),
+        ([state()], None, None, "policy must be a LayoutPolicy, not None"),
+        ([state()], StandardLayoutPolicy, None, "policy must be a LayoutPolicy, not <class"),
+        ([state()], POLICY, 512, "hints must be LayoutHints, not 512"),
+    ],
+)
+def test_a_plan_of_wrong_parts_is_a_type_error(requests, policy, hints, message):
+    with pytest.raises(TypeError, match=message):
+        plan_from_states(requests, policy, hints=hints)
