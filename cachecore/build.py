@@ -113,12 +113,14 @@ def open_engine(
     *,
     device: object | None = None,
     host_counts: int | Mapping[str, int] = 0,
+    stable_addresses: bool = False,
     backend: str | None = None,
     registry: PluginRegistry | None = None,
 ) -> CacheEngine[Any]:
     """Probe and rank the installed plugins for ``device`` and open an engine on the winner.
 
     ``device`` defaults to the one planned for; ``backend`` (or ``CACHECORE_BACKEND``) forces one.
+    ``stable_addresses`` keeps addresses over :meth:`CacheEngine.sleep`, or refuses with the backend's reason.
     Raises what :meth:`PluginRegistry.select` and :class:`CacheEngine` raise.
     """
     if not isinstance(plans, CachePlanSet):
@@ -129,7 +131,13 @@ def open_engine(
     who = f"backend {selection.chosen.info.name!r} of {selection.chosen.plugin.distribution}"
     loaded = load_backend(selection.chosen.info, who)
     return CacheEngine(
-        plans, counts, backend=loaded, copies=registry.copy_infos(), device=selection.device, host_counts=host_counts
+        plans,
+        counts,
+        backend=loaded,
+        copies=registry.copy_infos(),
+        device=selection.device,
+        host_counts=host_counts,
+        stable_addresses=stable_addresses,
     )
 
 

@@ -9,11 +9,12 @@ from cachecore.backend import CacheBackend, Completion
 from cachecore.blocks import PairsLike
 from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
-from cachecore.engine_core import Counts, GroupEngine, open_groups
+from cachecore.engine_core import GroupEngine
 from cachecore.errors import CacheLookupError
+from cachecore.opening import Counts, open_groups
 from cachecore.plan_set import CachePlanSet
 from cachecore.state import StateCacheEngine
-from cachecore.view import NamedCacheView
+from cachecore.view import NamedCacheView, SpecViews
 
 __all__ = ["CacheEngine"]
 
@@ -25,7 +26,9 @@ class CacheEngine(GroupEngine[A]):
 
     Gets the results of plugin discovery and never sees a registry; :func:`cachecore.open_engine`
     finds them. ``counts`` and ``host_counts`` are blocks (slots, for state groups) per group, or one
-    number for a single group. State groups of the plan set are served by :attr:`states`.
+    number for a single group. State groups of the plan set are served by :attr:`states`. With
+    ``stable_addresses`` the device memory keeps its addresses over :meth:`sleep`, so that captured
+    graphs survive it; a backend that cannot is refused.
 
     Raises
     ------
@@ -33,6 +36,8 @@ class CacheEngine(GroupEngine[A]):
         For counts that do not match the groups, or a plan this backend's policy did not make.
     AllocationError
         When the blocks do not fit: bytes needed, bytes there, and what would fit. Nothing stays taken.
+    EngineStateError
+        For ``stable_addresses`` of a backend that has none, with its reason.
     """
 
     def __init__(
@@ -44,11 +49,20 @@ class CacheEngine(GroupEngine[A]):
         copies: Sequence[BlockCopyInfo],
         device: object | None = None,
         host_counts: Counts = 0,
+        stable_addresses: bool = False,
     ) -> None:
         if not isinstance(plans, CachePlanSet):
             raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
         target = DeviceSpec.parse(plans.device if device is None else device)
-        groups = open_groups(plans, counts, host_counts, backend=backend, copies=copies, device=target)
+        groups = open_groups(
+            plans,
+            counts,
+            host_counts,
+            backend=backend,
+            copies=copies,
+            device=target,
+            stable_addresses=stable_addresses,
+        )
         blocks = {plan.name: groups[plan.name] for plan in plans.blocks}
         slots = {plan.name: groups[plan.name] for plan in plans.states}
         try:
@@ -101,12 +115,24 @@ class CacheEngine(GroupEngine[A]):
 
     def close(self) -> None:
         """Wait for transfers and give all memory back, states included. Twice is once."""
-        self._layer_caches = ()
         try:
             super().close()
         finally:
             if self._states is not None:
                 self._states.close()
+
+    def _engines(self) -> list[GroupEngine[A]]:
+        states = [] if self._states is None or self._states._closed else [self._states]
+        return [self, *states]
+
+    def _hide(self, reason: str, *, keep: bool) -> None:
+        super()._hide(reason, keep=keep)
+        if not keep:
+            self._layer_caches = ()
+
+    def _show(self, views: list[SpecViews[A]], *, moved: bool) -> None:
+        super()._show(views, moved=moved)
+        self._layer_caches = self._by_layer()
 
     def _by_layer(self) -> tuple[tuple[A, ...], ...]:
         by_layer: dict[int, list[A]] = {}

@@ -1,59 +1,26 @@
-"""What block engines and state engines share: opening all groups or none, finding one, stats and close."""
+"""What block engines and state engines share: finding a group, stats, sleep and close."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, NoReturn, Self, TypeVar
 
 from cachecore.backend import CacheBackend, Completion
 from cachecore.blocks import PairsLike
-from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import CacheLookupError, EngineStateError, PlanError
 from cachecore.plan_set import CachePlanSet
-from cachecore.sizing import check_fit, counts_for, reserved_nbytes
+from cachecore.sleeping import Live, Sleep, check_level
 from cachecore.stats import CopyStats, EngineStats
+from cachecore.tiers import refuse_duplicate
 from cachecore.view import NamedCacheView, SpecViews
 
-__all__ = ["Counts", "GroupEngine", "open_groups"]
+__all__ = ["GroupEngine"]
 
 A = TypeVar("A")
-Counts = int | Mapping[str, int]
-"""Blocks or slots per group, or one number where there is a single group."""
-
-
-def open_groups(
-    plans: CachePlanSet,
-    counts: Counts,
-    host_counts: Counts,
-    *,
-    backend: CacheBackend[A],
-    copies: Sequence[BlockCopyInfo],
-    device: DeviceSpec,
-) -> dict[str, EngineGroup[A]]:
-    """Take memory for every group, or for none: what cannot fit is refused before anything is taken."""
-    if not isinstance(backend, CacheBackend):
-        raise TypeError(f"backend must be a CacheBackend, not {backend!r}")
-    units = counts_for(plans, counts, "counts")
-    host_units = counts_for(plans, host_counts, "host_counts")
-    for plan in plans:
-        reason = backend.serves_layout(plan.layout, plan.policy, plan.policy_version)
-        if reason is not None:
-            raise PlanError(f"group {plan.name!r}: {reason}; plan again for this backend", group=plan.name)
-    _check_memory(plans, units, host_units, backend, device)
-    groups: dict[str, EngineGroup[A]] = {}
-    try:
-        for plan in plans:
-            groups[plan.name] = EngineGroup(
-                plan, units[plan.name], host_units[plan.name], backend=backend, copies=copies, device=device
-            )
-    except BaseException:
-        for group in groups.values():
-            group.free()
-        raise
-    return groups
 
 
 class GroupEngine(Generic[A]):
@@ -67,8 +34,11 @@ class GroupEngine(Generic[A]):
         self.generation = 1
         self._groups = dict(groups)
         self._backend = backend
-        self._closed: str | None = None
-        self._views: list[SpecViews[A]] = [views for group in self._groups.values() for views in group.views()]
+        self._closed = False
+        self._barred: str | None = None
+        self._led = False
+        self._sleep: Sleep[A] | None = None
+        self._views: list[SpecViews[A]] = self._made_views()
         self._named: NamedCacheView[A] = NamedCacheView(self._views)
 
     @property
@@ -103,10 +73,18 @@ class GroupEngine(Generic[A]):
         """Move host blocks or slots to the device; ids are local to each side."""
         return self.group(group).swap_in(pairs)
 
+    @property
+    def sleep_level(self) -> int:
+        """0 while awake, else the level that :meth:`sleep` was called with."""
+        return 0 if self._sleep is None else self._sleep.level
+
     def stats(self) -> EngineStats:
-        """Bytes held, ways taken, and the reason each time a slower way was."""
-        self._check_open()
+        """Bytes held, ways taken, and the reason each time a slower way was. Answers while asleep, too."""
+        if self._sleep is None:
+            self._check_open()
         groups = tuple(group.stats() for group in self._groups.values())
+        for group in groups:
+            group.saved_nbytes = 0 if self._sleep is None else self._sleep.saved_nbytes(group.group)
         slow = [(group.group, copy) for group in groups for copy in group.copies if copy.fallback]
         return EngineStats(
             self._backend.name,
@@ -114,20 +92,72 @@ class GroupEngine(Generic[A]):
             groups,
             sum(copy.num_calls for _, copy in slow),
             tuple(f"group {name!r}, {copy.direction}: {_why_slow(copy)}" for name, copy in slow),
+            self.sleep_level,
         )
+
+    def sleep(self, level: int = 1, live: Live = None) -> None:
+        """Give the device its memory back until :meth:`wake`; transfers finish first, the host tier stays.
+
+        Level 1 keeps the contents in host memory of their own, page-locked where there is such memory:
+        of all blocks or slots, or of those in ``live`` (per group; a group that is not named keeps
+        all). Level 2 drops them. Ordered after the caller's stream as a swap is; states sleep along.
+        While asleep whatever needs memory raises, and ``generation`` has changed, unless the engine has
+        stable addresses. Again at the same level does nothing; level 2 after 1 drops what was kept.
+
+        Raises
+        ------
+        AllocationError
+            When the host has no room for what level 1 keeps; the engine stays awake, nothing is lost.
+        PlanError, CacheLookupError, BlockIndexError, TypeError
+            For a level or blocks that there are not.
+        """
+        level = check_level(level)
+        self._check_owner("sleep")
+        if self._sleep is not None:
+            self._sleep.again(level)
+            return
+        self._check_open()
+        engines = self._engines()
+        begun = Sleep([group for engine in engines for group in engine._groups.values()], level, live)
+        for engine in engines:
+            engine._sleep = begun
+            engine._hide("this engine is asleep; call wake()", keep=begun.stable_addresses)
+        begun.begin()
+
+    def wake(self) -> None:
+        """Take memory again, with the contents that level 1 kept and zeros otherwise. Awake already: nothing.
+
+        Views are made anew; with stable addresses they are the same as before, and ``generation`` too.
+
+        Raises
+        ------
+        AllocationError
+            When the device has no room: bytes needed, bytes free. The engine stays asleep, nothing is lost.
+        """
+        self._check_owner("wake")
+        if self._sleep is None:
+            self._check_open()
+            return
+        engines = self._engines()
+        found = self._sleep.end(lambda same: [engine._views_again(same=same) for engine in engines])
+        for engine, (views, moved) in zip(engines, found, strict=True):
+            engine._show(views, moved=moved)
 
     def close(self) -> None:
         """Wait for transfers and give all memory back. Twice is once; views handed out are invalid."""
-        if self._closed is not None:
+        if self._closed:
             return
-        self._closed = "this engine is closed; open another with open_engine()"
-        self.generation += 1
-        self._named.close(self._closed)
-        self._views = []
+        self._closed = True
+        self._hide("this engine is closed; open another with open_engine()", keep=False)
         failed: list[BaseException] = []
-        for group in self._groups.values():
+        sleep, self._sleep = self._sleep, None
+        groups = list(self._groups.values())
+        ends: list[Callable[[], None]] = [group.free for group in groups]
+        if sleep is not None:
+            ends.insert(0, partial(sleep.forget, groups))
+        for end in ends:
             try:
-                group.free()
+                end()
             except BaseException as error:  # noqa: BLE001  # Ctrl-C too: every group is freed, then it is told
                 failed.append(error)
         if failed:
@@ -142,26 +172,44 @@ class GroupEngine(Generic[A]):
     ) -> None:
         self.close()
 
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        refuse_duplicate(f"a {type(self).__name__}")
+
+    def _engines(self) -> list[GroupEngine[A]]:
+        """All that sleep and wake as one."""
+        return [self]
+
+    def _made_views(self) -> list[SpecViews[A]]:
+        return [views for group in self._groups.values() for views in group.views()]
+
+    def _hide(self, reason: str, *, keep: bool) -> None:
+        """Every use raises from now on; ``keep`` the views for :meth:`_show`."""
+        self._barred = reason
+        self._named.close(reason)
+        if not keep:
+            self._views = []
+            self.generation += 1
+
+    def _views_again(self, *, same: bool) -> tuple[list[SpecViews[A]], bool]:
+        """The kept views where every address is the same, else new ones; whether those handed out moved now."""
+        if self._views and same:
+            return self._views, False
+        return self._made_views(), bool(self._views)
+
+    def _show(self, views: list[SpecViews[A]], *, moved: bool) -> None:
+        """Hand out views again."""
+        self.generation += moved
+        self._views = views
+        self._named.open(views)
+        self._barred = self._sleep = None
+
     def _check_open(self) -> None:
-        if self._closed is not None:
-            raise EngineStateError(self._closed)
+        if self._barred is not None:
+            raise EngineStateError(self._barred)
 
-
-def _check_memory(
-    plans: CachePlanSet,
-    units: Mapping[str, int],
-    host_units: Mapping[str, int],
-    backend: CacheBackend[Any],
-    device: DeviceSpec,
-) -> None:
-    """On a CPU both tiers share one memory."""
-    check_fit(plans, units, backend.memory(device).free_nbytes, str(device))
-    if any(host_units.values()):
-        host = DeviceSpec("cpu")
-        free = backend.memory(host).free_nbytes
-        if device.type == host.type:
-            free -= reserved_nbytes(plans, units)
-        check_fit(plans, host_units, free, "the host", host=True)
+    def _check_owner(self, verb: str) -> None:
+        if self._led:
+            raise EngineStateError(f"these states belong to a CacheEngine, which they follow; call its {verb}()")
 
 
 def _why_slow(copy: CopyStats) -> str:

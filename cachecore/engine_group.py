@@ -4,28 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, TypeVar
 
-from cachecore.backend import COMPLETED, CacheAllocation, CacheBackend, Completion
+from cachecore.answers import check_completion, survived
+from cachecore.asking import told
+from cachecore.backend import COMPLETED, CacheBackend, Completion
 from cachecore.blocks import BlockPairs, PairsLike
-from cachecore.copying import BlockCacheCopy, BlockCopyInfo, CopyContext
+from cachecore.copying import BlockCacheCopy, BlockCopyInfo
 from cachecore.device import DeviceSpec
-from cachecore.errors import BlockIndexError, EngineStateError
+from cachecore.errors import BlockIndexError, EngineStateError, PluginError
 from cachecore.group_plan import GroupPlan
 from cachecore.meaning import several, whole
 from cachecore.stats import CopyStats, GroupStats
-from cachecore.transfer import ResolvedCopy, build_copy, resolve_copy
-from cachecore.view import SpecViews
+from cachecore.tiers import GroupTiers
+from cachecore.transfer import ResolvedCopy
 
 __all__ = ["EngineGroup"]
 
 A = TypeVar("A")
 
 
-class EngineGroup(Generic[A]):
+class EngineGroup(GroupTiers[A]):
     """Memory and movement of one group: blocks or slots, as its plan says.
 
-    Takes memory when made; whatever it took is freed when making it fails.
+    Takes memory when made; whatever it took is freed when making it fails. ``stable_addresses`` keeps
+    what was made over the memory, copies and captured graphs, valid over a sleep.
     """
 
     def __init__(
@@ -37,35 +41,36 @@ class EngineGroup(Generic[A]):
         backend: CacheBackend[A],
         copies: Sequence[BlockCopyInfo],
         device: DeviceSpec,
+        stable_addresses: bool = False,
     ) -> None:
-        self.plan = plan
-        self.num_blocks = num_blocks
-        self.num_host_blocks = num_host_blocks
-        self._backend = backend
-        self._copies = tuple(copies)
         self._in_flight: dict[int, Completion] = {}
-        self.host: CacheAllocation[A] | None = None
         self._resolved: dict[str, ResolvedCopy] = {}
+        self._resting: dict[str, ResolvedCopy] = {}
         self._stats: dict[str, CopyStats] = {}
-        self.device = backend.allocate(plan.layout, plan.num_entries(num_blocks), device)
+        self._proved: set[type] = {type(COMPLETED)}
+        self._barred = f"group {plan.name!r} is closed; open another engine with open_engine()"
+        super().__init__(
+            plan,
+            num_blocks,
+            num_host_blocks,
+            backend=backend,
+            copies=copies,
+            device=device,
+            stable_addresses=stable_addresses,
+        )
         try:
-            if num_host_blocks:
-                pinned = backend.capabilities().get("pinned_host", "not declared") is None
-                entries = plan.num_entries(num_host_blocks, host=True)
-                self.host = backend.allocate(plan.host_layout, entries, DeviceSpec("cpu"), pinned=pinned)
             self._resolve()
         except BaseException:
             self.free()
             raise
 
     def _resolve(self) -> None:
-        device = self._backend, self.device
-        ends = {"copy": (device, device)}
+        ends = {"copy": (self.device, self.device)}
         if self.host is not None:
-            host = self._backend, self.host
-            ends.update(swap_out=(device, host), swap_in=(host, device))
+            ends.update(swap_out=(self.device, self.host), swap_in=(self.host, self.device))
         for direction, (src, dst) in ends.items():
-            found = self._resolved[direction] = resolve_copy(self._copies, self.plan, src, dst)
+            found = self._resolved[direction] = self.resolve(src, dst)
+            before = self._stats.get(direction)
             self._stats[direction] = CopyStats(
                 direction,
                 found.copy.path,
@@ -74,28 +79,9 @@ class EngineGroup(Generic[A]):
                 found.passed_over,
                 found.block_nbytes,
                 found.copy.workspace_nbytes,
+                0 if before is None else before.num_calls,
+                0 if before is None else before.num_blocks,
             )
-
-    @property
-    def backend(self) -> CacheBackend[A]:
-        """The backend that owns both allocations."""
-        return self._backend
-
-    def build_copy(self, context: CopyContext) -> ResolvedCopy:
-        """A copy of other runs than whole blocks or slots, from the same ranked records."""
-        return build_copy(self._copies, context)
-
-    def views(self) -> list[SpecViews[A]]:
-        """Every spec with its tensor and rows, made now."""
-        backend, device = self._backend, self.device
-        return [
-            SpecViews(
-                spec,
-                backend.view(device, index, spec),
-                tuple(backend.row_view(device, index, spec, row) for row in range(spec.num_rows)),
-            )
-            for index, spec in enumerate(self.plan.specs)
-        ]
 
     def copy(self, pairs: PairsLike) -> Completion:
         """Copy blocks within the device allocation."""
@@ -106,7 +92,11 @@ class EngineGroup(Generic[A]):
 
     def copy_on_device(self, ids: Any) -> None:
         """Copy with device-resident ids, unchecked."""
-        self._way("copy").on_device(ids)
+        way = self._way("copy")
+        try:
+            way.on_device(ids)
+        except SystemExit as error:
+            raise self._ended("copy", error) from error
         self._stats["copy"].num_calls += 1
 
     def swap_out(self, pairs: PairsLike) -> Completion:
@@ -137,58 +127,92 @@ class EngineGroup(Generic[A]):
                     block=block,
                     limit=self.num_blocks,
                 )
+        self._way("copy")  # raises when asleep or closed
         if not listed:
             return COMPLETED
         per_block = self.plan.num_entries(1)
         entries = [block * per_block + entry for block in listed for entry in range(per_block)]
-        return self._backend.zero(self.device, entries)
+        who = f"backend {self._backend.name!r}: zero()"
+        work = survived(who, partial(self._backend.zero, self.device, entries))
+        if type(work) not in self._proved:
+            self._prove(work, who)
+        return work
 
-    def free(self) -> None:
-        """Wait for transfers, then give all memory back; the first one that failed is told last."""
+    def settle(self) -> None:
+        """Wait for transfers; all of them, then the first one that failed is told."""
         failed: list[BaseException] = []
         for work in {id(work): work for work in self._in_flight.values()}.values():
             try:
-                work.synchronize()
-            except BaseException as error:  # noqa: BLE001  # Ctrl-C too: memory is given back below, then it is told
+                survived(f"group {self.plan.name!r}: a transfer", work.synchronize)
+            except BaseException as error:  # noqa: BLE001  # Ctrl-C too: the others are waited for, then it is told
                 failed.append(error)
         self._in_flight.clear()
-        self._resolved.clear()
-        try:
-            if self.host is not None:
-                self._backend.free(self.host)
-        finally:
-            self._backend.free(self.device)
         if failed:
             raise failed[0]
 
+    def sleep(self) -> None:
+        """Give the device its memory back; the host tier stays."""
+        self._barred = f"group {self.plan.name!r} is asleep; call wake() of its engine"
+        if self.stable_addresses:
+            self._resting = dict(self._resolved)
+        self._resolved.clear()
+        self.release()
+
+    def wake(self) -> bool:
+        """Take zeroed device memory again; whether every address is as before. A failure leaves it asleep."""
+        same = self.restore()
+        try:
+            if same and self._resting:
+                self._resolved = self._resting
+            else:
+                self._resolve()
+        except BaseException:
+            self.sleep()
+            raise
+        self._resting = {}
+        return same
+
+    def free(self) -> None:
+        """Wait for transfers, then give all memory back; the first one that failed is told last."""
+        self._barred = f"group {self.plan.name!r} is closed; open another engine with open_engine()"
+        try:
+            self.settle()
+        finally:
+            self._resolved.clear()
+            self._resting.clear()
+            super().free()
+
     def stats(self) -> GroupStats:
         """A snapshot."""
-        host = self.host
+        host, awake = self.host, bool(self._resolved)
+        reserved = self.plan.reserved_nbytes(self.num_blocks) + self.device.excess_nbytes
         return GroupStats(
             group=self.plan.name,
             num_blocks=self.num_blocks,
             num_host_blocks=self.num_host_blocks,
-            nbytes=self.plan.nbytes(self.num_blocks),
-            reserved_nbytes=self.plan.reserved_nbytes(self.num_blocks),
+            nbytes=self.plan.nbytes(self.num_blocks) if awake else 0,
+            reserved_nbytes=reserved if awake else 0,
             host_nbytes=self.plan.nbytes(self.num_host_blocks, host=True),
             host_reserved_nbytes=self.plan.reserved_nbytes(self.num_host_blocks, host=True),
             memory_kind=self.device.memory_kind,
             host_memory_kind=None if host is None else host.memory_kind,
             copies=tuple(self._copy_stats(direction) for direction in self._stats),
+            stable_addresses=self.stable_addresses,
         )
 
     def _copy_stats(self, direction: str) -> CopyStats:
         """A snapshot with the way that the last call took, for copies that choose anew each time."""
-        stats, copy = self._stats[direction], self._way(direction)
+        stats, found = self._stats[direction], self._resolved.get(direction)
+        if found is None:  # asleep
+            return replace(stats)
+        copy = found.copy
         slower = copy.slower is not None
         return replace(stats, path=copy.path, reason=copy.slower or copy.reason, fallback=stats.fallback or slower)
 
     def _way(self, direction: str) -> BlockCacheCopy:
         found = self._resolved.get(direction)
         if found is None:
-            raise EngineStateError(
-                f"group {self.plan.name!r} is closed; open another engine with open_engine()", group=self.plan.name
-            )
+            raise EngineStateError(self._barred, group=self.plan.name)
         return found.copy
 
     def _swap_pairs(self, pairs: PairsLike) -> BlockPairs:
@@ -210,8 +234,23 @@ class EngineGroup(Generic[A]):
         way = self._way(direction)
         if not len(pairs):
             return COMPLETED
-        work = way(pairs, after)
+        try:
+            work = way(pairs, after)
+        except SystemExit as error:
+            raise self._ended(direction, error) from error
+        if type(work) not in self._proved:
+            self._prove(work, f"block copy {self._resolved[direction].record!r}")
         stats = self._stats[direction]
         stats.num_calls += 1
         stats.num_blocks += len(pairs)
         return work
+
+    def _prove(self, work: object, who: str) -> None:
+        """Once for each type of completion, so that a call costs a look-up."""
+        check_completion(work, who)
+        self._proved.add(type(work))
+
+    def _ended(self, direction: str, error: SystemExit) -> PluginError:
+        return PluginError(
+            f"block copy {self._resolved[direction].record!r} raised {told(error)}", group=self.plan.name
+        )

@@ -58,7 +58,7 @@ class SpeculativeTransaction:
     """One draft at a time: :meth:`begin` before the model verifies, :meth:`finish` with what was accepted.
 
     Takes memory for ``max_sequences * max_tokens`` rows of every ring when made (:func:`scratch_nbytes`);
-    close it before its engine.
+    close it before its engine, and before that sleeps: its copies hold on to the memory they were made over.
 
     Raises
     ------
@@ -79,6 +79,7 @@ class SpeculativeTransaction:
     ) -> None:
         self._group: EngineGroup[Any] = engine.group(group)
         self._engine = engine
+        self._generation = engine.generation
         self._closed = False
         layout, num_rows, found = _scratch(self._group.plan, rings, max_sequences, max_tokens)
         self._max_tokens = max_tokens
@@ -149,7 +150,11 @@ class SpeculativeTransaction:
     def _check_open(self) -> None:
         if self._closed:
             raise EngineStateError("this transaction is closed; make another")
-        self._engine.group(self._group.plan.name)  # raises when the engine is closed
+        self._engine.group(self._group.plan.name)  # raises when the engine is asleep or closed
+        if self._engine.generation != self._generation:
+            raise EngineStateError(
+                "the engine slept since this transaction was made, and its memory moved; close it and make another"
+            )
 
     def _move(self, draft: _Draft, first: Sequence[int], *, restore: bool) -> None:
         rows = [

@@ -9,9 +9,10 @@ from cachecore.backend import CacheBackend, Completion
 from cachecore.blocks import PairsLike
 from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
-from cachecore.engine_core import Counts, GroupEngine, open_groups
+from cachecore.engine_core import GroupEngine
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import PlanError
+from cachecore.opening import Counts, open_groups
 from cachecore.plan_set import CachePlanSet
 from cachecore.view import NamedCacheView
 
@@ -36,6 +37,7 @@ class StateCacheEngine(GroupEngine[A]):
         copies: Sequence[BlockCopyInfo],
         device: object | None = None,
         host_counts: Counts = 0,
+        stable_addresses: bool = False,
     ) -> None:
         if not isinstance(plans, CachePlanSet):
             raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
@@ -43,7 +45,15 @@ class StateCacheEngine(GroupEngine[A]):
             names = ", ".join(plan.name for plan in plans.blocks)
             raise PlanError(f"this plan set has block groups ({names}); open a CacheEngine and use its states")
         target = DeviceSpec.parse(plans.device if device is None else device)
-        groups = open_groups(plans, counts, host_counts, backend=backend, copies=copies, device=target)
+        groups = open_groups(
+            plans,
+            counts,
+            host_counts,
+            backend=backend,
+            copies=copies,
+            device=target,
+            stable_addresses=stable_addresses,
+        )
         try:
             super().__init__(plans, groups, backend, target)
         except BaseException:
@@ -55,9 +65,10 @@ class StateCacheEngine(GroupEngine[A]):
     def over(
         cls, plans: CachePlanSet, groups: Mapping[str, EngineGroup[A]], backend: CacheBackend[A], device: DeviceSpec
     ) -> Self:
-        """An engine over groups that are open already; it owns them from now on."""
+        """An engine over groups that are open already; it owns them, and sleeps with the engine that opened them."""
         engine = cls.__new__(cls)
         GroupEngine.__init__(engine, plans, groups, backend, device)
+        engine._led = True
         return engine
 
     @property

@@ -35,7 +35,10 @@ class CopyStats:
 
 @dataclass(slots=True)
 class GroupStats:
-    """One group's two tiers."""
+    """One group's two tiers. Asleep, it holds no device bytes, and in ``saved_nbytes`` what level 1 keeps.
+
+    ``reserved_nbytes`` counts what memory with ``stable_addresses`` takes beyond the plan, too.
+    """
 
     group: str
     num_blocks: int
@@ -47,17 +50,20 @@ class GroupStats:
     memory_kind: str
     host_memory_kind: str | None
     copies: tuple[CopyStats, ...] = ()
+    stable_addresses: bool = False
+    saved_nbytes: int = 0
 
 
 @dataclass(slots=True)
 class EngineStats:
-    """A snapshot; numbers do not change after it was taken."""
+    """A snapshot; numbers do not change after it was taken. ``sleep_level`` is 0 while awake."""
 
     backend: str
     device: str
     groups: tuple[GroupStats, ...]
     num_fallback_calls: int = 0
     fallback_reasons: tuple[str, ...] = field(default=())
+    sleep_level: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Plain data."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, NoReturn, TypeVar
 
 from cachecore.errors import BlockIndexError, CacheLookupError, EngineStateError
 from cachecore.meaning import whole
@@ -36,6 +36,12 @@ class NamedCacheView(Mapping[str, A], Generic[A]):
         self._rows: dict[tuple[str, int], A] = {}
         self._layers: dict[tuple[str, int], A] = {}
         self._closed: str | None = None
+        self.open(views)
+
+    def open(self, views: Sequence[SpecViews[A]]) -> None:
+        """Hand out these from now on, as after a sleep."""
+        self._specs.clear()
+        self._closed = None
         for entry in views:
             spec = entry.spec
             self._specs.setdefault(spec.name, []).append(entry)
@@ -51,7 +57,7 @@ class NamedCacheView(Mapping[str, A], Generic[A]):
         CacheLookupError, BlockIndexError
             For a name without consumer rows, or a row out of range.
         EngineStateError
-            After the engine was closed.
+            While the engine is asleep, and after it was closed.
         """
         try:
             return self._rows[name, row]
@@ -96,6 +102,11 @@ class NamedCacheView(Mapping[str, A], Generic[A]):
         self._layers.clear()
         for name, entries in self._specs.items():
             self._specs[name] = [SpecViews(entry.spec, None, ()) for entry in entries]
+
+    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+        raise TypeError(
+            "a view aliases device memory of its engine and cannot be copied or pickled; clone the tensors it hands out"
+        )
 
     def _check_open(self) -> None:
         if self._closed is not None:

@@ -48,9 +48,11 @@ class HeldCopies:
         self.queued: list[HeldWork] = []
         self.on_device_ids: list[Any] = []
         self.broken = False
+        self.num_built = 0
         self.info = BlockCopyInfo(name, priority, lambda src, dst: None, self._build)
 
     def _build(self, context: CopyContext) -> HeldCopy:
+        self.num_built += 1
         return HeldCopy(self, context)
 
 

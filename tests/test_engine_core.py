@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+from engine_uses import EVERY_USE
 from held_copies import HeldCopies
 from samples import COUNTS, HOST_COUNTS, POLICY, Index, kv_plan, open_bytes, plan_set, three_groups, two_groups
 
@@ -118,26 +119,7 @@ def test_a_failure_in_a_with_block_still_closes():
     assert backend.taken_nbytes == 0
 
 
-AFTER_CLOSE = {
-    "row": lambda engine: engine.block_caches.row("k_cache", 0),
-    "layer": lambda engine: engine.block_caches.layer("k_cache", 0),
-    "name": lambda engine: engine.block_caches["k_cache"],
-    "layer_caches": lambda engine: engine.layer_caches,
-    "copy": lambda engine: engine.copy_blocks([(0, 1)]),
-    "empty copy": lambda engine: engine.copy_blocks([]),
-    "copy on device": lambda engine: engine.copy_blocks_on_device(None),
-    "swap out": lambda engine: engine.swap_out([(0, 0)]),
-    "swap in": lambda engine: engine.swap_in([(0, 0)]),
-    "zero": lambda engine: engine.zero_blocks([0]),
-    "in flight": lambda engine: engine.host_blocks_in_flight(),
-    "stats": lambda engine: engine.stats(),
-    "allocation": lambda engine: engine.allocation(),
-    "states": lambda engine: engine.states,
-    "group": lambda engine: engine.group(),
-}
-
-
-@pytest.mark.parametrize("use", AFTER_CLOSE.values(), ids=AFTER_CLOSE)
+@pytest.mark.parametrize("use", EVERY_USE.values(), ids=EVERY_USE)
 def test_use_after_close_says_so(use):
     engine = open_bytes(kv_plan(), 4, 2)
     engine.close()

@@ -55,7 +55,7 @@ def test_a_failed_copy_builder_keeps_nothing(fail_at):
 
     backend = ByteBackend()
 
-    with pytest.raises(OSError, match=r"no stream"):
+    with pytest.raises(PluginError, match=r"no stream"):
         open_bytes(
             three_groups(),
             COUNTS,
@@ -81,7 +81,7 @@ def test_a_failed_view_keeps_nothing(fail_at):
 
     backend = Blind()
 
-    with pytest.raises(OSError, match=r"no view"):
+    with pytest.raises(PluginError, match=r"backend 'bytes': row_view\(\) of cache '\w+' raised OSError: no view"):
         open_bytes(three_groups(), COUNTS, HOST_COUNTS, backend=backend)
 
     assert backend.taken_nbytes == 0

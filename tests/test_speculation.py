@@ -18,6 +18,7 @@ from cachecore import (
     ByteBackend,
     EngineStateError,
     PlanError,
+    PluginError,
     StateCacheRequest,
 )
 from cachecore.reference import BYTE_COPY
@@ -237,6 +238,21 @@ def test_a_closed_transaction_or_engine_takes_no_draft():
     other.close()
 
 
+def test_a_transaction_does_not_outlive_a_sleep():
+    engine, _, transaction = opened(POLICY)
+    engine.sleep()
+    with pytest.raises(EngineStateError, match="asleep"):
+        transaction.begin([0], [0], 1)
+    engine.wake()
+
+    with pytest.raises(EngineStateError, match=r"slept since this transaction was made.*close it and make another"):
+        transaction.begin([0], [0], 1)
+    transaction.close()
+    engine.close()
+
+    assert engine.backend.taken_nbytes == 0
+
+
 def test_memory_that_cannot_be_had_is_not_kept():
     needed = sum(plan.reserved_nbytes(NUM_SLOTS) for plan in state_plans(POLICY, RING_STATES))
     backend = ByteBackend(capacity_nbytes=needed)
@@ -264,7 +280,7 @@ def test_a_copy_that_cannot_be_built_keeps_no_memory(fail_at):
     engine = open_states(POLICY, NUM_SLOTS, requests=RING_STATES, backend=backend, copies=copies)
     taken = backend.taken_nbytes
 
-    with pytest.raises(OSError, match="no stream"):
+    with pytest.raises(PluginError, match="no stream"):
         SpeculativeTransaction(engine, RINGS, max_sequences=1, max_tokens=1)
 
     assert (len(built) - 1, backend.taken_nbytes) == (fail_at, taken)

@@ -75,4 +75,4 @@ def test_json_has_the_bytes_moved():
     copy = data["groups"][0]["copies"][0]
     # 2 blocks of 2 layers * 512 bytes
     assert (copy["num_blocks"], copy["block_nbytes"], copy["nbytes"]) == (2, 1024, 2048)
-    assert set(data) == {"backend", "device", "groups", "num_fallback_calls", "fallback_reasons"}
+    assert set(data) == {"backend", "device", "groups", "num_fallback_calls", "fallback_reasons", "sleep_level"}
