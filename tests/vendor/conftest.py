@@ -21,7 +21,8 @@ FOLDERS = {
     "cachecore-torch-default": ROOT / "plugins" / "torch-default",
     "cachecore-cpu": ROOT / "plugins" / "cpu",
     "cachecore-npu-sim": ROOT / "plugins" / "npu-sim",
-    "cachecore-example-banded": ROOT / "examples" / "plugin-banded",
+    "banded-layout": ROOT / "examples" / "out_of_tree" / "banded-layout",
+    "host-memmove": ROOT / "examples" / "out_of_tree" / "host-memmove",
 }
 
 
