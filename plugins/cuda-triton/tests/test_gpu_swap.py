@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from cachecore_cuda_triton import driver, pinned
+from cachecore_cuda_triton import calibration, driver, pinned, swap
 from cachecore_torch_default.testing import (
     NUM_BLOCKS,
     NUM_HOST_BLOCKS,
@@ -20,22 +21,26 @@ from engines import open_gpu, plan_set, registry
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachecore import BlockPairs, CachePlanSet, CacheTensorSpec
+from cachecore import BlockPairs, CacheEngine, CachePlanSet, CacheTensorSpec
 
 pytestmark = pytest.mark.gpu
 
-WAYS = ("staged", "direct")
+WAYS = ("staged", "pitched", "direct", "pitched+staged")
 
 
-def rows_spec(rows: int, nbytes: int) -> list[CacheTensorSpec]:
+def rows_spec(rows: int, nbytes: int, name: str = "rows") -> list[CacheTensorSpec]:
     ids = tuple(range(rows))
-    return [CacheTensorSpec(name="rows", shape=(nbytes,), dtype="uint8", row_ids=ids, consumer_rows=ids)]
+    return [CacheTensorSpec(name=name, shape=(nbytes,), dtype="uint8", row_ids=ids, consumer_rows=ids)]
 
 
 @pytest.fixture(params=WAYS)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways, whatever calibration would choose."""
-    monkeypatch.setenv("CACHECORE_CUDA_SWAP", request.param)
+    """Every way, whatever calibration would choose; of the mixed one, rows from 100 bytes on go pitched."""
+    if request.param == "pitched+staged":
+        rates = {str(run): 50e9 / 1.15 * 2048 / 100 for run in calibration._RUNS}
+        monkeypatch.setattr(swap, "calibration", lambda *_: calibration.Calibration(50e9, rates, 0))
+    else:
+        monkeypatch.setenv("CACHECORE_CUDA_SWAP", request.param)
     return str(request.param)
 
 
@@ -74,21 +79,45 @@ def test_both_directions_equal_the_byte_backend(
 
 
 def test_a_block_goes_out_and_comes_back(gpu: torch.device, way: str, memcpy: str) -> None:
-    # 300 blocks of 1 MiB: more than the staging ring holds at once
-    engine = open_gpu(plan_set(rows_spec(64, 16384), tokens=1), 600, 300)
-    blocks = engine.allocation().pools[0]
-    blocks.random_(0, 256)
-    kept = blocks.clone()
+    # 300 blocks of 1 MiB and a little: more than the staging ring holds at once
+    engine = open_gpu(plan_set([*rows_spec(64, 16384), *rows_spec(5, 48, "short")], tokens=1), 600, 300)
+    pools = engine.allocation().pools
+    for blocks in pools:
+        blocks.random_(0, 256)
+    kept = [blocks.clone() for blocks in pools]
     host = random.Random(1).sample(range(300), 300)
 
     engine.swap_out(BlockPairs(range(300), host)).wait()
-    blocks[:, :300] = 0
+    for blocks in pools:
+        blocks[:, :300] = 0
     engine.swap_in(BlockPairs(host, range(599, 299, -1))).synchronize()
 
-    assert torch.equal(blocks[:, 300:].flip(1), kept[:, :300])
-    assert not blocks[:, :300].any()
+    for blocks, was in zip(pools, kept, strict=True):
+        assert torch.equal(blocks[:, 300:].flip(1), was[:, :300])
+        assert not blocks[:, :300].any()
     assert way in {copy.direction: copy.path for copy in engine.stats().groups[0].copies}["swap_out"]
     engine.close()
+
+
+def test_two_threads_share_the_streams_of_a_direction(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CACHECORE_CUDA_SWAP", "staged")
+    engines = [open_gpu(plan_set(rows_spec(8, 4096 * (1 + at)), tokens=1), 128, 64) for at in range(2)]
+    kept = [engine.allocation().pools[0].random_(0, 256).clone() for engine in engines]
+    torch.cuda.synchronize()
+
+    def there_and_back(engine: CacheEngine[torch.Tensor], seed: int) -> None:
+        for turn in range(50):
+            host = random.Random(seed + turn).sample(range(64), 64)
+            engine.swap_out(BlockPairs(range(64), host)).wait()
+            engine.swap_in(BlockPairs(host, range(64, 128))).synchronize()
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(there_and_back, engine, 100 * at) for at, engine in enumerate(engines)]:
+            done.result()
+
+    for engine, was in zip(engines, kept, strict=True):
+        assert torch.equal(engine.allocation().pools[0][:, 64:], was[:, :64])
+        engine.close()
 
 
 def test_larger_blocks_of_a_later_engine_leave_the_first_one_right(

@@ -54,15 +54,17 @@ class Calibration:
     pitched: Mapping[str, float]
     direct_nbytes: int
 
-    def way(self, runs: Sequence[tuple[int, int]], num_blocks: int) -> tuple[str, str]:
-        """The way for blocks made of ``(row length, bytes)``, and the reason."""
-        block = sum(nbytes for _, nbytes in runs)
-        if block * num_blocks <= self.direct_nbytes:
-            return "direct", f"{block * num_blocks} bytes, direct is faster up to {self.direct_nbytes}"
-        pitched = sum(nbytes / self._pitched(length) for length, nbytes in runs)
-        staged = block / self.staged
-        told = f"{block / pitched / 1e9:.1f} GB/s expected of pitched rows, {self.staged / 1e9:.1f} of staging"
-        return ("pitched" if pitched <= _IN_THE_WAY * staged else "staged"), told
+    def is_pitched(self, length: int) -> bool:
+        """Whether rows of ``length`` bytes go pitched: staging is taken where it is clearly faster."""
+        return _IN_THE_WAY * self._pitched(length) >= self.staged
+
+    def way(self, runs: Sequence[tuple[int, int]]) -> tuple[str, str]:
+        """The way for blocks made of ``(row length, rows)``, and the reason."""
+        block = sum(length * rows for length, rows in runs)
+        pitched = block / max(1e-9, sum(length * rows / self._pitched(length) for length, rows in runs if length))
+        ways = {"pitched" if self.is_pitched(length) else "staged" for length, _ in runs} or {"staged"}
+        told = f"{pitched / 1e9:.1f} GB/s measured of pitched rows like these, {self.staged / 1e9:.1f} of staging"
+        return "+".join(sorted(ways)), told + (", row length by row length" if len(ways) > 1 else "")
 
     def _pitched(self, length: int) -> float:
         known = [run for run in _RUNS if run <= length]

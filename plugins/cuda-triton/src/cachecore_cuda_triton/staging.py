@@ -9,13 +9,17 @@ from torch import Tensor
 
 from cachecore_cuda_triton.submission import make_event
 
-__all__ = ["NUM_SLOTS", "SLOT_NBYTES", "StagingRing", "staging_ring"]
+__all__ = ["MOST_ROWS", "NUM_SLOTS", "SLOT_NBYTES", "StagingRing", "staging_ring"]
 
 SLOT_NBYTES = 64 << 20
 """Bytes of one slot: what a swap of any size keeps the link busy with. Measured: see ``NOTES.md``."""
 
 NUM_SLOTS = 4
 """One more than the chunks of a usual swap, so that the next swap starts before the last one's slot is free."""
+
+
+MOST_ROWS = 4096
+"""Blocks of a chunk at most: their numbers stand on the device once and for all."""
 
 
 class StagingRing:
@@ -26,29 +30,34 @@ class StagingRing:
     Whoever queues work or grows the ring holds ``lock``.
     """
 
-    def __init__(self, device: torch.device, *, slot_nbytes: int) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
         self.lock = RLock()
         self.kernels: torch.cuda.Stream = torch.cuda.Stream(device, priority=-5)
         self.engines: torch.cuda.Stream = torch.cuda.Stream(device, priority=-5)
+        self.kernels_handle, self.engines_handle = self.kernels.cuda_stream, self.engines.cuda_stream
+        with torch.inference_mode(False):
+            self._numbers = torch.arange(MOST_ROWS, dtype=torch.int64, device=device)
+        torch.cuda.current_stream(device).synchronize()
+        self.numbers_at = self._numbers.data_ptr()
         with torch.cuda.device(device):
             self.came, *events = [make_event() for _ in range(1 + 2 * NUM_SLOTS)]
         self.free, self.full = events[:NUM_SLOTS], events[NUM_SLOTS:]
         self.slots: list[Tensor] = []
         self.generation = 0
         self.turn = 0
-        self.grow(slot_nbytes)
 
-    def grow(self, slot_nbytes: int) -> None:
-        """Make room for one block at least; waits for the copies under way."""
+    def grow(self, block_nbytes: int) -> None:
+        """Take the slots, or larger ones when a block does not fit; waits for the copies under way."""
+        nbytes = max(SLOT_NBYTES, block_nbytes)
         with self.lock:
-            if self.slots and self.slots[0].numel() >= slot_nbytes:
+            if self.slots and self.slots[0].numel() >= nbytes:
                 return
             self.kernels.synchronize()
             self.engines.synchronize()
             self.slots.clear()  # before the larger ones are taken
             with torch.inference_mode(False):
-                self.slots = [torch.empty(slot_nbytes, dtype=torch.uint8, device=self.device) for _ in range(NUM_SLOTS)]
+                self.slots = [torch.empty(nbytes, dtype=torch.uint8, device=self.device) for _ in range(NUM_SLOTS)]
             torch.cuda.current_stream(self.device).synchronize()  # what had this memory before is done with it
             self.generation += 1
 
@@ -67,11 +76,10 @@ _rings: dict[tuple[torch.device, str], StagingRing] = {}
 _making = RLock()
 
 
-def staging_ring(device: torch.device, direction: str, block_nbytes: int) -> StagingRing:
-    """The ring of one device and direction, with slots that hold a block at least."""
+def staging_ring(device: torch.device, direction: str) -> StagingRing:
+    """The ring of one device and direction; it takes its slots when a swap that needs them is made."""
     with _making:
         ring = _rings.get((device, direction))
         if ring is None:
-            ring = _rings[device, direction] = StagingRing(device, slot_nbytes=max(SLOT_NBYTES, block_nbytes))
-    ring.grow(block_nbytes)
+            ring = _rings[device, direction] = StagingRing(device)
     return ring

@@ -1,0 +1,192 @@
+"""What swaps ask the driver for, done by the host: every byte, for random rows, layouts and blocks."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from types import SimpleNamespace
+
+import pytest
+import torch
+from cachecore_cuda_triton import carry, staged
+from cachecore_cuda_triton.carry import Carrier
+from cachecore_cuda_triton.launch import current_stream, launch_copy, upload_ids
+from cachecore_cuda_triton.pitched import PitchedCopies
+from cachecore_cuda_triton.staged import StagedMoves
+from cachecore_torch_default.swap import HostRun
+from host_driver import host_driver
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cachecore import BlockPairs, CopySegment
+
+__all__ = ["host_driver"]
+
+CPU = torch.device("cpu")
+NUM_DEVICE, NUM_HOST = 9, 7
+on_the_host = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@st.composite
+def swaps(draw: st.DrawFn) -> tuple[list[CopySegment], list[torch.Tensor], torch.Tensor, bool]:
+    """Segments between row pools on the device and a block-major host tier, both filled."""
+    pools = draw(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 40)), min_size=1, max_size=3))
+    block = sum(rows * nbytes for rows, nbytes in pools)
+    gap = draw(st.sampled_from([0, 0, 24]))
+    inwards = draw(st.booleans())
+    segments, at = [], 0
+    for pool, (rows, nbytes) in enumerate(pools):
+        for row in range(rows):
+            device, host = (pool, row * NUM_DEVICE * nbytes, nbytes, nbytes), (0, at, block + gap, nbytes)
+            segments.append(CopySegment(*(host + device if inwards else device + host), nbytes, 1))
+            at += nbytes
+    generator = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+
+    def filled(nbytes: int) -> torch.Tensor:
+        return torch.randint(0, 256, (nbytes,), dtype=torch.uint8, generator=generator)
+
+    return (
+        segments,
+        [filled(rows * NUM_DEVICE * nbytes) for rows, nbytes in pools],
+        filled(NUM_HOST * (block + gap)),
+        inwards,
+    )
+
+
+def pairs_of(draw: st.DrawFn, inwards: bool) -> BlockPairs:
+    num_src, num_dst = (NUM_HOST, NUM_DEVICE) if inwards else (NUM_DEVICE, NUM_HOST)
+    dst = draw(st.lists(st.integers(0, num_dst - 1), min_size=1, max_size=NUM_HOST, unique=True))
+    return BlockPairs([draw(st.integers(0, num_src - 1)) for _ in dst], dst)
+
+
+def moved(
+    segments: list[CopySegment], src: list[torch.Tensor], dst: list[torch.Tensor], pairs: BlockPairs
+) -> list[torch.Tensor]:
+    """What ``dst`` should be: the definition of a segment, byte by byte."""
+    result = [pool.clone() for pool in dst]
+    for one in segments:
+        for a, b in pairs:
+            at, to = one.src_start + a * one.src_block_stride, one.dst_start + b * one.dst_block_stride
+            result[one.dst_pool][to : to + one.nbytes] = src[one.src_pool][at : at + one.nbytes]
+    return result
+
+
+@on_the_host
+@given(drawn=swaps(), data=st.data())
+def test_pitched_rows(host_driver: None, drawn: tuple, data: st.DataObject) -> None:
+    segments, device, host, inwards = drawn
+    src, dst = ([host], device) if inwards else (device, [host])
+    pairs = pairs_of(data.draw, inwards)
+    expected = moved(segments, src, dst, pairs)
+
+    PitchedCopies(segments, [pool.data_ptr() for pool in src], [pool.data_ptr() for pool in dst]).queue(pairs, 0)
+
+    assert all(torch.equal(one, two) for one, two in zip(dst, expected, strict=True))
+
+
+class HostRing:
+    """A ring of three slots in host memory, and kernels that run at once in Triton's interpreter."""
+
+    def __init__(self, slot_nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.device, self.generation, self.turn = CPU, 0, 0
+        self.slots: list[torch.Tensor] = []
+        self.free = self.full = [0, 0, 0]
+        self.kernels_handle = self.engines_handle = 0
+        self._slot_nbytes = slot_nbytes
+        self._numbers = torch.arange(NUM_HOST)
+        self.numbers_at = self._numbers.data_ptr()
+        monkeypatch.setattr(staged, "launch_copy_at", self._launch)
+        monkeypatch.setattr(staged, "upload", self._upload)
+
+    def grow(self, nbytes: int) -> None:
+        self.slots = [torch.empty(max(nbytes, self._slot_nbytes), dtype=torch.uint8) for _ in range(3)]
+        self.generation += 1
+
+    def next(self) -> int:
+        self.turn = (self.turn + 1) % 3
+        return self.turn
+
+    def _upload(self, device: torch.device, stream: int, ids: array[int]) -> SimpleNamespace:
+        self._ids = upload_ids(CPU, ids)[0]
+        return SimpleNamespace(address=self._ids.data_ptr(), release=lambda stream: None)
+
+    def _launch(self, table: object, src: int, dst: int, count: int, stream: int) -> None:
+        rows = [
+            (self._ids if self._ids.data_ptr() <= at < self._ids.data_ptr() + 8 * len(self._ids) else self._numbers, at)
+            for at in (src, dst)
+        ]
+        starts = [(row, (at - row.data_ptr()) // 8) for row, at in rows]
+        launch_copy(table, torch.stack([row[at : at + count] for row, at in starts]), current_stream(CPU))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("slot_blocks", [1, 3, 100])
+@on_the_host
+@given(drawn=swaps(), data=st.data())
+def test_staged_chunks(
+    host_driver: None, monkeypatch: pytest.MonkeyPatch, slot_blocks: int, drawn: tuple, data: st.DataObject
+) -> None:
+    segments, device, host, inwards = drawn
+    src, dst = ([host], device) if inwards else (device, [host])
+    pairs = pairs_of(data.draw, inwards)
+    expected = moved(segments, src, dst, pairs)
+    beside: list[int] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(staged, "_WORTH_TWO", data.draw(st.sampled_from([0, 1 << 30])))
+        patch.setattr(staged, "_FIRST_PART", 3)
+        pools = [host.data_ptr()], [pool.data_ptr() for pool in device]
+        nbytes = slot_blocks * (sum(one.nbytes for one in segments) + 64)
+        moves = StagedMoves(segments, *pools, HostRing(nbytes, patch), host_is_src=inwards)  # type: ignore[arg-type]
+
+        moves.queue(pairs, lambda: beside.append(1))
+
+    assert all(torch.equal(one, two) for one, two in zip(dst, expected, strict=True))
+    assert beside == [1]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "num_pieces"), [([3, 4, 5, 1, 6, 7], 3), ([0, 1, 2, 3], 1), ([4, 2, 0], 3), ([5], 1)]
+)
+def test_neighbours_of_a_dense_tier_are_one_piece(
+    monkeypatch: pytest.MonkeyPatch, blocks: list[int], num_pieces: int
+) -> None:
+    host, slot = torch.randint(0, 256, (8, 64), dtype=torch.uint8), torch.zeros(8, 64, dtype=torch.uint8)
+    asked: list[int] = []
+
+    def copy(dst: array[int], src: array[int], nbytes: array[int], stream: int) -> None:
+        from host_driver import copy_pieces
+
+        asked.append(len(dst))
+        copy_pieces(dst, src, nbytes, stream)
+
+    monkeypatch.setattr(carry, "copy_pieces", copy)
+    carrier = Carrier([HostRun(0, 0, 64, 0, 64)], [host.data_ptr()], 64, host_is_src=True)
+
+    carrier.queue(array("q", blocks), slot.data_ptr(), 0)
+
+    assert torch.equal(slot[: len(blocks)], host[blocks])
+    assert asked == [num_pieces]
+
+
+def test_staging_addresses_that_are_kept_are_bounded(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(carry, "_KEPT", 3)
+    host, slots = torch.randint(0, 256, (6, 48), dtype=torch.uint8), torch.zeros(4, 6, 32, dtype=torch.uint8)
+    carrier = Carrier([HostRun(0, 16, 48, 0, 32)], [host.data_ptr()], 32, host_is_src=True)
+
+    for slot in slots:
+        for count in range(1, 6):
+            blocks = random.Random(count).sample(range(6), count)
+            carrier.queue(blocks, slot.data_ptr(), 0)
+            assert torch.equal(slot[:count], host[blocks, 16:])
+            assert len(carrier._staging) <= 3
+
+
+@pytest.mark.parametrize(("inwards", "sizes"), [(False, [8, 40, 16]), (True, [16, 40, 8])])
+def test_the_chunk_that_nothing_hides_is_the_small_one(
+    monkeypatch: pytest.MonkeyPatch, inwards: bool, sizes: list[int]
+) -> None:
+    # 64 blocks of 1 MiB, slots of 40: out, the link waits for the first chunk; in, the last kernel for the link
+    sides = (0, 0, 1 << 20, 0), (0, 0, 1 << 20, 0)
+    segment = CopySegment(*sides[0], *sides[1], 1 << 20, 1)
+    moves = StagedMoves([segment], [0], [0], HostRing(40 << 20, monkeypatch), host_is_src=inwards)  # type: ignore[arg-type]
+
+    assert [stop - start for start, stop in moves._chunks(64)] == sizes
