@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Union, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Union, cast
 
 from cachecore.errors import BlockIndexError, BlockPairsError
 
@@ -12,11 +12,31 @@ PairsLike = Union["BlockPairs", Mapping[int, int], Iterable[tuple[int, int]]]
 """What a copy accepts: :class:`BlockPairs`, ``{source: destination}`` or ``(source, destination)`` tuples."""
 
 
+if TYPE_CHECKING:
+    _Array = array[int]
+else:  # an array is subscriptable from Python 3.12 on
+    _Array = array
+
+
+class BlockIds(_Array):
+    """An ``array('q')`` that stays as it was checked: everything that would change it is a TypeError."""
+
+    __slots__ = ()
+
+    def _refuse(self, *_: Any) -> NoReturn:
+        raise TypeError("block ids stay as they were checked; make new BlockPairs, from .tolist() if need be")
+
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
+    append = clear = extend = insert = pop = remove = reverse = byteswap = _refuse
+    frombytes = fromfile = fromlist = fromunicode = _refuse
+
+
 class BlockPairs:
     """Sources and destinations of one copy, as host integers.
 
     ``src`` and ``dst`` are ``array('q')`` of equal length; both support the buffer protocol, so a
     backend uploads them without a Python loop. Sources may repeat (a fork), destinations may not.
+    Neither changes any more; whoever writes into their buffers breaks what was checked.
 
     >>> len(BlockPairs(range(3), range(8, 11)))
     3
@@ -29,25 +49,34 @@ class BlockPairs:
         When the lengths differ or a destination is named twice.
     """
 
-    __slots__ = ("dst", "src")
+    __slots__ = ("_dst", "_src")
 
     def __init__(self, src: Iterable[int], dst: Iterable[int]) -> None:
-        self.src = _ids(src, "source")
-        self.dst = _ids(dst, "destination")
-        if len(self.src) != len(self.dst):
+        self._src = src = _ids(src, "source")
+        self._dst = dst = _ids(dst, "destination")
+        if len(src) != len(dst):
             raise BlockPairsError(
-                f"{len(self.src)} source blocks for {len(self.dst)} destinations; "
-                "expected one destination for each source",
-                num_src=len(self.src),
-                num_dst=len(self.dst),
+                f"{len(src)} source blocks for {len(dst)} destinations; expected one destination for each source",
+                num_src=len(src),
+                num_dst=len(dst),
             )
-        if len(self.dst) > 1 and len(set(self.dst)) != len(self.dst):
-            block = _first_repeat(self.dst)
+        if len(dst) > 1 and len(set(dst)) != len(dst):
+            block = _first_repeat(dst)
             raise BlockPairsError(
                 f"destination block {block} is named more than once; two copies into one block have no order, "
                 "so name each destination once",
                 block=block,
             )
+
+    @property
+    def src(self) -> BlockIds:
+        """The source of each pair."""
+        return self._src
+
+    @property
+    def dst(self) -> BlockIds:
+        """The destination of each pair."""
+        return self._dst
 
     @classmethod
     def of(cls, pairs: PairsLike) -> BlockPairs:
@@ -118,15 +147,15 @@ class BlockPairs:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, BlockPairs) and self.src == other.src and self.dst == other.dst
 
-    __hash__ = None  # type: ignore[assignment]  # arrays are mutable
+    __hash__ = None  # type: ignore[assignment]  # nobody needs it
 
     def __repr__(self) -> str:
         return f"BlockPairs({list(self.src)}, {list(self.dst)})"
 
 
-def _ids(ids: Iterable[int], side: str) -> array[int]:
+def _ids(ids: Iterable[int], side: str) -> BlockIds:
     if isinstance(ids, range) and all(-(1 << 63) <= end < 1 << 63 for end in (ids.start, ids.stop)):
-        return array("q", ids)
+        return BlockIds("q", ids)
     _refuse_text_and_tensors(ids, f"{side} blocks")
     listed = cast("list[int]", ids.tolist() if hasattr(ids, "tolist") else list(ids))
     if not isinstance(listed, list):
@@ -134,7 +163,7 @@ def _ids(ids: Iterable[int], side: str) -> array[int]:
     if bool in set(map(type, listed)):
         raise TypeError(f"{side} blocks must be integers, not booleans")
     try:
-        return array("q", listed)
+        return BlockIds("q", listed)
     except TypeError as error:
         raise TypeError(f"{side} blocks must be integers: {error}") from error
     except OverflowError as error:
@@ -153,7 +182,7 @@ def _refuse_text_and_tensors(ids: object, what: str) -> None:
         raise TypeError(f"{what} must be a sequence of integers, not {ids!r}")
 
 
-def _first_repeat(ids: array[int]) -> int:
+def _first_repeat(ids: BlockIds) -> int:
     seen: set[int] = set()
     for block in ids:
         if block in seen:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import copy
+import pickle
 from array import array
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 from samples import Index
 
 from cachecore import BlockIndexError, BlockPairs, BlockPairsError
+from cachecore.blocks import BlockIds
 
 
 @pytest.mark.parametrize(
@@ -42,6 +45,71 @@ def test_pairs_are_kept_apart_from_what_they_were_read_from():
     ids[0] = 7
 
     assert pairs.src[0] == 1
+
+
+CHANGES = {
+    "item": lambda ids: ids.__setitem__(0, 9),
+    "slice": lambda ids: ids.__setitem__(slice(0, 1), array("q", [9])),
+    "deletion": lambda ids: ids.__delitem__(0),
+    "addition": lambda ids: ids.__iadd__(array("q", [9])),
+    "multiplication": lambda ids: ids.__imul__(2),
+    "append": lambda ids: ids.append(9),
+    "clear": lambda ids: ids.clear(),
+    "extend": lambda ids: ids.extend([9]),
+    "insert": lambda ids: ids.insert(0, 9),
+    "pop": lambda ids: ids.pop(),
+    "remove": lambda ids: ids.remove(1),
+    "reverse": lambda ids: ids.reverse(),
+    "byteswap": lambda ids: ids.byteswap(),
+    "frombytes": lambda ids: ids.frombytes(bytes(8)),
+    "fromlist": lambda ids: ids.fromlist([9]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("side", ["src", "dst"])
+@pytest.mark.parametrize("given", [[1, 2], range(1, 3)], ids=["list", "range"])
+def test_checked_pairs_do_not_change(change, side, given):
+    pairs = BlockPairs(given, [5, 6])
+
+    with pytest.raises(TypeError, match=r"block ids stay as they were checked; make new BlockPairs"):
+        change(getattr(pairs, side))
+
+    assert list(pairs) == [(1, 5), (2, 6)]
+
+
+def test_every_way_to_change_an_array_is_covered():
+    made_new = {"__add__", "__mul__", "__rmul__", "__copy__", "__deepcopy__", "__getitem__", "__class_getitem__"}
+    reading = {"buffer_info", "count", "index", "itemsize", "tobytes", "tofile", "tolist", "tounicode", "typecode"}
+    changing = {
+        name
+        for name in vars(array)
+        if name not in made_new | reading and not hasattr(tuple, name) and not name.startswith(("__buf", "__rel"))
+    }
+
+    assert changing - {"fromunicode", "fromfile"} <= set(vars(BlockIds)) | {"__module__"}
+    assert {"__setitem__", "__delitem__", "__iadd__", "__imul__", "append", "byteswap"} <= changing
+
+
+@pytest.mark.parametrize("side", ["src", "dst"])
+def test_checked_pairs_keep_their_arrays(side):
+    pairs = BlockPairs([1], [5])
+
+    with pytest.raises(AttributeError):
+        setattr(pairs, side, array("q", [5, 5]))
+
+
+def test_ids_are_arrays_to_whoever_reads_them():
+    pairs = BlockPairs([3, 1], [5, 6])
+    src = pairs.src
+
+    assert memoryview(src).format == "q"
+    assert memoryview(src).tolist() == src.tolist() == [3, 1]
+    assert src + array("q", [7]) == array("q", [3, 1, 7])
+    assert src[1:] == array("q", [1])
+    assert pickle.loads(pickle.dumps(pairs)) == copy.deepcopy(pairs) == pairs
+    with pytest.raises(TypeError, match=r"stay as they were"):
+        pickle.loads(pickle.dumps(pairs)).src[0] = 4
 
 
 @pytest.mark.parametrize("empty", [{}, [], (), BlockPairs([], [])])
