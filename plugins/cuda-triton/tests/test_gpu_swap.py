@@ -81,20 +81,20 @@ def test_both_directions_equal_the_byte_backend(
 def test_a_block_goes_out_and_comes_back(gpu: torch.device, way: str, memcpy: str) -> None:
     # 300 blocks of 1 MiB and a little: more than the staging ring holds at once
     engine = open_gpu(plan_set([*rows_spec(64, 16384), *rows_spec(5, 48, "short")], tokens=1), 600, 300)
-    pools = engine.allocation().pools
-    for blocks in pools:
-        blocks.random_(0, 256)
-    kept = [blocks.clone() for blocks in pools]
+    for pool in engine.allocation().pools:
+        pool.random_(0, 256)
+    rows = [engine.block_caches.row(name, row) for name, count in (("rows", 64), ("short", 5)) for row in range(count)]
+    kept = [row[:300].clone() for row in rows]
     host = random.Random(1).sample(range(300), 300)
 
     engine.swap_out(BlockPairs(range(300), host)).wait()
-    for blocks in pools:
-        blocks[:, :300] = 0
+    for row in rows:
+        row[:300] = 0
     engine.swap_in(BlockPairs(host, range(599, 299, -1))).synchronize()
 
-    for blocks, was in zip(pools, kept, strict=True):
-        assert torch.equal(blocks[:, 300:].flip(1), was[:, :300])
-        assert not blocks[:, :300].any()
+    for row, was in zip(rows, kept, strict=True):
+        assert torch.equal(row[300:].flip(0), was)
+        assert not row[:300].any()
     assert way in {copy.direction: copy.path for copy in engine.stats().groups[0].copies}["swap_out"]
     engine.close()
 
