@@ -362,7 +362,12 @@ def main() -> None:
             bench_swap(name, found, "" if way == "auto" else way)
     if options.out:
         with open(options.out, "w") as file:
-            json.dump({"device": torch.cuda.get_device_name(), "limits": found, "results": RESULTS}, file, indent=1)
+            about = {
+                "device": torch.cuda.get_device_name(),
+                "date": time.strftime("%Y-%m-%d"),
+                "torch": torch.__version__,
+            }
+            json.dump({**about, "limits": found, "results": RESULTS}, file, indent=1)
 
 
 if __name__ == "__main__":
