@@ -13,12 +13,18 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from cachecore.budget import Plans, group_names
-from cachecore.errors import AgreementError, AllocationError, CacheCoreError, PlanError
+from cachecore.errors import AgreementError, PlanError
+from cachecore.holding import Holding
+from cachecore.meaning import seconds, several
 from cachecore.report import check_alike, rank_report, read_report
-from cachecore.sizing import UNBOUNDED, check_fit
-from cachecore.solving import GroupBytes, RankMemory, joined, rank_nbytes, solve_counts
+from cachecore.sizing import check_fit
+from cachecore.solving import GroupBytes, RankMemory, joined
+from cachecore.tier import Wanted, solve_tier
 
 __all__ = ["Agreement", "Communicator", "agree", "confirm", "solve_reports"]
+
+
+_LIMIT_S = 60.0
 
 
 class Communicator(Protocol):
@@ -39,16 +45,27 @@ class Communicator(Protocol):
 class Agreement:
     """What all ranks agreed on: ``counts`` of every group that any rank has.
 
-    ``spare_nbytes`` is each rank's budget that stays unused. ``num_requests`` sequences of the
-    context length fit at once (None: no length was given). ``host_counts`` are the host tier's
-    (None: no host memory was given), and ``host_spare_nbytes`` each node's memory that stays unused.
+    ``spare_nbytes`` is each rank's budget that stays unused, ``padding_nbytes`` what it takes for no
+    payload. The longest single sequence that fits has ``longest_sequence`` tokens
+    (:data:`cachecore.sizing.UNBOUNDED` where windows bound all groups), and ``num_requests`` sequences of
+    the context length fit at once (None: no length was given). ``host_...`` is the same of the host tier,
+    bytes by node (None: no host memory was given).
     """
 
     counts: Mapping[str, int]
     spare_nbytes: tuple[int, ...]
+    padding_nbytes: tuple[int, ...]
+    longest_sequence: int
     num_requests: int | None = None
     host_counts: Mapping[str, int] | None = None
     host_spare_nbytes: Mapping[str, int] | None = None
+    host_padding_nbytes: Mapping[str, int] | None = None
+    host_longest_sequence: int | None = None
+    host_num_requests: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("spare_nbytes", "padding_nbytes"):  # lists, where they travelled
+            object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def counts_of(self, plans: Plans, *, host: bool = False) -> dict[str, int]:
         """The counts of the groups that ``plans`` have: what this rank opens its engine with."""
@@ -69,15 +86,17 @@ def agree(
     num_blocks: Mapping[str, int] | int | None = None,
     host_memory_nbytes: int | None = None,
     host_num_blocks: Mapping[str, int] | int | None = None,
+    host_concurrency: int | None = None,
     node: str | None = None,
     model: str | None = None,
-    timeout_s: float = 60.0,
+    timeout_s: float = _LIMIT_S,
 ) -> Agreement:
     """Agree with all ranks on counts that fit every one of them, and check them on this one.
 
     Pipeline stages may hold different layers, tensor-parallel ranks different memory. The arguments
     up to ``num_blocks`` are those of :func:`cachecore.sizing.solve`. ``host_memory_nbytes`` is what
-    all ranks of this ``node`` (the host name, if not given) may take of its memory together.
+    all ranks of this ``node`` (the host name, if not given) may take of its memory together; of
+    ``context_length`` tokens ``host_concurrency`` sequences must fit there, if given.
     ``model`` names model and revision; where given, it must be the same on all ranks. An input that
     one rank refuses is refused on all.
 
@@ -89,7 +108,10 @@ def agree(
         When it does not fit the smallest rank or node: bytes needed, bytes there, the longest
         sequence that fits all.
     """
+    _check_communicator(communicator)
+    limit_s = _LIMIT_S
     try:
+        limit_s = seconds(timeout_s, "timeout_s")
         report = rank_report(
             plans,
             memory_nbytes=memory_nbytes,
@@ -101,27 +123,31 @@ def agree(
             num_blocks=num_blocks,
             host_memory_nbytes=host_memory_nbytes,
             host_num_blocks=host_num_blocks,
+            host_concurrency=host_concurrency,
             node=node,
             model=model,
         )
-    except (CacheCoreError, TypeError) as error:
-        communicator.all_gather(json.dumps({"error": f"{type(error).__name__}: {error}"}), timeout_s)
+    except Exception as error:  # whatever it is, the other ranks must hear of it
+        communicator.all_gather(json.dumps({"error": f"{type(error).__name__}: {error}"}), limit_s)
         raise
-    texts = communicator.all_gather(json.dumps(report), timeout_s)
+    texts = communicator.all_gather(json.dumps(report), limit_s)
     agreement = solve_reports([read_report(text, rank) for rank, text in enumerate(texts)], communicator.world_size)
     mine = agreement.counts_of(plans)
     check_fit(plans, mine, report["budget"], f"rank {communicator.rank}", in_flight_tokens=in_flight_tokens)
     return agreement
 
 
-def confirm(communicator: Communicator, error: BaseException | None = None, *, timeout_s: float = 60.0) -> None:
+def confirm(communicator: Communicator, error: BaseException | None = None, *, timeout_s: float = _LIMIT_S) -> None:
     """Tell all ranks whether this one opened its engine; raise on all of them when one did not.
 
     Call it on every rank after opening, with the error where there was one, so that no rank serves
     while another has no memory.
     """
+    _check_communicator(communicator)
+    if error is not None and not isinstance(error, BaseException):
+        raise TypeError(f"error must be the exception that opening raised, or None, not {error!r}")
     told = None if error is None else f"{type(error).__name__}: {error}"
-    answers = [json.loads(text) for text in communicator.all_gather(json.dumps(told), timeout_s)]
+    answers = [json.loads(text) for text in communicator.all_gather(json.dumps(told), seconds(timeout_s, "timeout_s"))]
     for rank, answer in enumerate(answers):
         if answer is not None:
             raise AgreementError(f"rank {rank} could not open its engine: {answer}", rank=rank) from error
@@ -129,91 +155,53 @@ def confirm(communicator: Communicator, error: BaseException | None = None, *, t
 
 def solve_reports(reports: Sequence[Mapping[str, Any]], world_size: int) -> Agreement:
     """The counts that every rank computes alike from all reports, in any order of ranks."""
+    for rank, report in enumerate(several(reports, "reports")):
+        if not isinstance(report, Mapping):
+            raise TypeError(f"report {rank} must be what rank_report() returned, not {report!r}")
+    if not reports:
+        raise PlanError("no reports given; expected one of every rank")
     if len(reports) != world_size:
         raise AgreementError(f"{len(reports)} ranks reported, but there are {world_size}; every rank reports once")
     check_alike(reports)
-    ranks = {f"rank {rank}": _memory(report) for rank, report in enumerate(reports)}
-    longest = min(report["longest"] for report in reports)
-    counts = _solve(ranks, reports, reports[0]["given"], longest)
-    requests = _requests(reports, counts, longest)
-    spare = tuple(_spare(memory, counts) for memory in ranks.values())
+    length = reports[0]["context_length"]
+    holdings: dict[str, Holding] = {}
+    listed_by_name = sorted((entry for report in reports for entry in report["holdings"]), key=lambda entry: entry[1])
+    for _, name, *listed in listed_by_name:
+        mine = Holding(*listed)
+        holdings[name] = holdings.get(name, mine).joined(mine)
+    device = solve_tier(
+        {f"rank {rank}": _memory(report) for rank, report in enumerate(reports)},
+        holdings,
+        Wanted(length, reports[0]["concurrency"], reports[0]["given"]),
+    )
     if reports[0]["host"] is None:
-        return Agreement(counts, spare, requests)
+        return Agreement(*device)
     nodes: dict[str, list[RankMemory]] = {}
     for report in reports:
         nodes.setdefault(report["node"], []).append(_memory(report["host"]))
-    hosts = {f"the host of node {node!r}": joined(memories) for node, memories in nodes.items()}
-    host_counts = _solve(hosts, reports, reports[0]["host"]["given"], None)
-    host_spare = {node: _spare(joined(memories), host_counts) for node, memories in nodes.items()}
-    return Agreement(counts, spare, requests, host_counts, host_spare)
+    host = solve_tier(
+        {f"the host of node {node!r}": joined(memories) for node, memories in nodes.items()},
+        holdings,
+        Wanted(length, reports[0]["host"]["concurrency"], reports[0]["host"]["given"]),
+    )
+    return Agreement(
+        *device,
+        host_counts=host.counts,
+        host_spare_nbytes=dict(zip(nodes, host.spare_nbytes, strict=True)),
+        host_padding_nbytes=dict(zip(nodes, host.padding_nbytes, strict=True)),
+        host_longest_sequence=host.longest_sequence,
+        host_num_requests=host.num_requests,
+    )
 
 
 def _memory(report: Mapping[str, Any]) -> RankMemory:
     return RankMemory({name: GroupBytes(*cost) for name, cost in report["groups"].items()}, report["budget"])
 
 
-def _spare(memory: RankMemory, counts: Mapping[str, int]) -> int:
-    return memory.budget_nbytes - rank_nbytes(memory, counts)
-
-
-def _demand(reports: Sequence[Mapping[str, Any]], given: Mapping[str, int]) -> dict[str, int]:
-    """What one sequence holds of every group that is not given; the same on all ranks, as was checked."""
-    names = {name for report in reports for name in report["groups"]}
-    unknown = sorted(set(given) - names)
-    if unknown:
-        raise PlanError(f"a count is given for group {unknown[0]!r}, but the ranks have {sorted(names)}")
-    left = sorted(names - set(given))
-    if reports[0]["context_length"] is None:
-        if len(left) > 1:
-            raise PlanError(
-                f"groups {', '.join(left)} share the memory by what one sequence needs of each; "
-                "give context_length, the tokens of a typical sequence"
-            )
-        return dict.fromkeys(left, 1)
-    wanted = {name: units for report in reports for name, units in report["demand"].items()}
-    return {name: wanted[name] for name in left}
-
-
-def _solve(
-    memories: Mapping[str, RankMemory],
-    reports: Sequence[Mapping[str, Any]],
-    given: Mapping[str, int],
-    longest: int | None,
-) -> dict[str, int]:
-    demand = _demand(reports, given)
-    counts = solve_counts(list(memories.values()), demand, given)
-    if counts is not None:
-        return {name: counts[name] for name in sorted(counts)}
-    asked = {**dict.fromkeys(demand, 1), **given}
-    short = {where: -_spare(memory, asked) for where, memory in memories.items()}
-    tight = max(short, key=lambda where: short[where])
-    needed, budget = rank_nbytes(memories[tight], asked), memories[tight].budget_nbytes
-    told = "" if longest is None else f"; {_of_length(reports, longest)}"
-    raise AllocationError(
-        f"{needed} bytes needed for {asked} on {tight}, but {budget} bytes are there{told}. "
-        "Give it more memory or ask for less",
-        where=tight,
-        needed_nbytes=needed,
-        free_nbytes=budget,
-        longest_sequence=longest,
-    )
-
-
-def _requests(reports: Sequence[Mapping[str, Any]], counts: Mapping[str, int], longest: int) -> int | None:
-    length, concurrency = reports[0]["context_length"], reports[0]["concurrency"]
-    if length is None:
-        return None
-    requests = min(counts[name] // units for name, units in _demand(reports, {}).items())
-    if concurrency is not None and requests < concurrency:
-        raise AllocationError(
-            f"{concurrency} sequences of {length} tokens do not fit all ranks, {requests} do; "
-            f"{_of_length(reports, longest)}. Ask for less or give more memory",
-            num_requests=requests,
-            longest_sequence=longest,
+def _check_communicator(communicator: object) -> None:
+    lacks = [name for name in ("rank", "world_size", "all_gather") if not hasattr(communicator, name)]
+    if lacks:
+        raise TypeError(
+            f"communicator must have rank, world_size and all_gather(), not be {communicator!r} without {lacks[0]}; "
+            "see Communicator"
         )
-    return requests
-
-
-def _of_length(reports: Sequence[Mapping[str, Any]], longest: int) -> str:
-    told = "any length" if longest == UNBOUNDED else f"{longest} tokens"
-    return f"{reports[0]['concurrency'] or 1} of {told} at most would fit all ranks"

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from cachecore.errors import PlanError
 from cachecore.group_plan import GroupPlan
-from cachecore.meaning import not_negative
+from cachecore.holding import UNBOUNDED, Holding
+from cachecore.meaning import not_negative, positive
 from cachecore.plan import BlockCachePlan
 from cachecore.plan_set import CachePlanSet
 from cachecore.solving import GroupBytes, RankMemory
@@ -18,8 +19,11 @@ __all__ = [
     "given_counts",
     "group_names",
     "group_plans",
+    "holding_of",
+    "holdings_of",
     "named_sets",
     "rank_memory",
+    "sequences",
 ]
 
 Plans = CachePlanSet | Sequence[CachePlanSet] | Mapping[str, CachePlanSet]
@@ -76,7 +80,7 @@ def given_counts(plans: Plans, counts: int | Mapping[str, int] | None, what: str
         if len(names) > 1 and number:
             raise PlanError(f"{what} is {number}, but the plan has groups {', '.join(names)}; give one each")
         return dict.fromkeys(names, number)
-    unknown = sorted(set(counts) - set(names))
+    unknown = sorted(map(str, set(counts) - set(names)))
     if unknown:
         raise PlanError(f"{what} names groups {unknown}, but the plan has {sorted(names)}", group=unknown[0])
     return {name: not_negative(counts[name], f"{what} of group {name!r}") for name in names if name in counts}
@@ -87,10 +91,51 @@ def rank_memory(plans: Plans, budget: int, *, host: bool = False) -> RankMemory:
     costs: dict[str, GroupBytes] = {}
     for plan in group_plans(plans):
         unit = plan.unit_nbytes(host=host)
-        earlier = costs.get(plan.name, GroupBytes(0))
-        fixed = plan.reserved_nbytes(1, host=host) - unit
-        costs[plan.name] = GroupBytes(earlier.unit_nbytes + unit, earlier.fixed_nbytes + fixed)
+        layout = plan.host_layout if host else plan.layout
+        payload = layout.payload_nbytes * plan.num_entries(1, host=host)
+        cost = GroupBytes(unit, plan.reserved_nbytes(1, host=host) - unit, payload)
+        costs[plan.name] = costs.get(plan.name, GroupBytes(0)).plus(cost)
     return RankMemory(costs, budget)
+
+
+def holding_of(plan: GroupPlan, in_flight_tokens: int = 0) -> Holding:
+    """What one sequence holds of one group.
+
+    A window keeps its last ``window - 1`` tokens and the ``in_flight_tokens`` of one forward pass,
+    anywhere within blocks, so one more block than their number fills. A state is one slot.
+    """
+    if not isinstance(plan, GroupPlan):
+        raise TypeError(f"plan must be the plan of a group, not {plan!r}")
+    in_flight = max(1, not_negative(in_flight_tokens, "in_flight_tokens"))
+    if not isinstance(plan, BlockCachePlan):
+        return Holding(UNBOUNDED, 1)
+    block, window = plan.geometry.logical_block_size, plan.group.window
+    return Holding(block, None if window is None else -(-(window - 1 + in_flight) // block) + 1)
+
+
+def holdings_of(plans: Plans, in_flight_tokens: int = 0) -> dict[str, Holding]:
+    """What one sequence holds of every group; models of one block table keep what either needs."""
+    holdings: dict[str, Holding] = {}
+    for plan in group_plans(plans):
+        mine = holding_of(plan, in_flight_tokens)
+        holdings[plan.name] = holdings.get(plan.name, mine).joined(mine)
+    return holdings
+
+
+def sequences(
+    context_length: int | None, concurrency: int | None, *, what: str = "concurrency", host: bool = False
+) -> tuple[int | None, int]:
+    """Length and number of the sequences that must fit at once.
+
+    Unless ``concurrency`` is given, one must, on the host tier none. Without a length none is asked for.
+    """
+    length = None if context_length is None else positive(context_length, "context_length")
+    if concurrency is None:
+        return length, 0 if host or length is None else 1
+    number = positive(concurrency, what)
+    if length is None:
+        raise PlanError(f"{what} counts sequences of one length; give context_length too")
+    return length, number
 
 
 def budget_nbytes(memory_nbytes: int, ratio: float = 1.0, reserve_nbytes: int = 0) -> int:

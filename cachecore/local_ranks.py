@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from cachecore.errors import AgreementError
-from cachecore.meaning import positive
+from cachecore.meaning import positive, seconds
 
 __all__ = ["LocalRank", "local_ranks"]
 
@@ -23,14 +23,14 @@ class LocalRank:
 
         After that no round can be held any more: make new ranks.
         """
-        meeting = self._meeting
+        meeting, limit_s = self._meeting, seconds(timeout_s, "timeout_s")
         meeting.texts[self.rank] = text
         try:
-            meeting.barrier.wait(timeout_s)
+            meeting.barrier.wait(limit_s)
         except threading.BrokenBarrierError as error:
             missing = [rank for rank in range(self.world_size) if rank not in meeting.texts]
             told = f"rank {', '.join(map(str, missing))} did not come" if missing else "a rank did not come"
-            raise AgreementError(f"{told} within {timeout_s:g} s; see its own log for why", missing=missing) from error
+            raise AgreementError(f"{told} within {limit_s:g} s; see its own log for why", missing=missing) from error
         return meeting.gathered
 
 

@@ -22,12 +22,16 @@ __all__ = [
     "check_fields",
     "not_negative",
     "positive",
+    "seconds",
     "several",
     "whole",
 ]
 
 AXES = ("token", "head", "other")
 """The label a dimension may carry."""
+
+MOST_SECONDS = 1_000_000
+"""The longest time limit: 11 days. What waits longer waits for ever, and some clocks overflow."""
 
 
 def whole(value: SupportsIndex, what: str) -> int:
@@ -63,6 +67,15 @@ def not_negative(value: SupportsIndex, what: str) -> int:
     if number < 0:
         raise PlanError(f"{what} is {number}; expected zero or more", value=number)
     return _within_64_bits(number, what)
+
+
+def seconds(value: float, what: str) -> float:
+    """Return ``value`` as a time limit: a number of seconds above 0, not infinite."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{what} must be a number of seconds, not {value!r}")
+    if not 0 < value <= MOST_SECONDS:
+        raise PlanError(f"{what} is {value!r}; expected a number of seconds above 0 and at most {MOST_SECONDS}")
+    return float(value)
 
 
 def _within_64_bits(number: int, what: str) -> int:

@@ -8,17 +8,35 @@ from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
-from cachecore.budget import Plans, budget_nbytes, given_counts, named_sets, rank_memory
+from cachecore.budget import Plans, budget_nbytes, given_counts, holding_of, named_sets, rank_memory, sequences
 from cachecore.errors import AgreementError, PlanError
-from cachecore.meaning import not_negative, positive
+from cachecore.holding import UNBOUNDED, Holding
+from cachecore.meaning import not_negative
 from cachecore.schema import CacheTensorSpec
-from cachecore.sizing import longest_fitting, request_demand
 from cachecore.solving import RankMemory
 
 __all__ = ["REPORT_VERSION", "check_alike", "rank_report", "read_report"]
 
 REPORT_VERSION = 1
 """Version of the report's JSON. Ranks that speak different ones do not agree."""
+
+_FIELDS = frozenset(
+    {
+        "version",
+        "model",
+        "node",
+        "context_length",
+        "in_flight_tokens",
+        "concurrency",
+        "given",
+        "budget",
+        "groups",
+        "host",
+        "holdings",
+        "policies",
+        "tensors",
+    }
+)
 
 Counts = Mapping[str, int] | int | None
 
@@ -35,6 +53,7 @@ def rank_report(
     num_blocks: Counts = None,
     host_memory_nbytes: int | None = None,
     host_num_blocks: Counts = None,
+    host_concurrency: int | None = None,
     node: str | None = None,
     model: str | None = None,
 ) -> dict[str, Any]:
@@ -44,33 +63,30 @@ def rank_report(
     """
     named = named_sets(plans)
     rank = rank_memory(named, budget_nbytes(memory_nbytes, ratio, reserve_nbytes))
-    given = _given(plans, num_blocks, "num_blocks")
-    if concurrency is not None:
-        positive(concurrency, "concurrency")
-        if context_length is None:
-            raise PlanError("concurrency counts sequences of one length; give context_length too")
-    demand = {} if context_length is None else request_demand(named, context_length, in_flight_tokens)
-    if host_memory_nbytes is None and host_num_blocks is not None:
-        raise PlanError("host_num_blocks cannot be checked without host_memory_nbytes; give it too")
+    length, number = sequences(context_length, concurrency)
+    if host_memory_nbytes is None and (host_num_blocks, host_concurrency) != (None, None):
+        raise PlanError("host_num_blocks and host_concurrency are checked against host_memory_nbytes; give it too")
     host = None
     if host_memory_nbytes is not None:
         memory = rank_memory(named, not_negative(host_memory_nbytes, "host_memory_nbytes"), host=True)
-        host = {**_costs(memory), "given": _given(plans, host_num_blocks, "host_num_blocks")}
+        wanted = sequences(length, host_concurrency, what="host_concurrency", host=True)[1]
+        host = {**_costs(memory), "given": _given(plans, host_num_blocks, "host_num_blocks"), "concurrency": wanted}
     for name, value in (("node", node), ("model", model)):
         if value is not None and not isinstance(value, str):
             raise TypeError(f"{name} must be a string, not {value!r}")
-    mine = {name: count for name, count in given.items() if name in rank.groups}
     return {
         "version": REPORT_VERSION,
         "model": model,
         "node": socket.gethostname() if node is None else node,
-        "context_length": context_length,
-        "concurrency": concurrency,
-        "given": given,
+        "context_length": length,
+        "in_flight_tokens": not_negative(in_flight_tokens, "in_flight_tokens"),
+        "concurrency": number,
+        "given": _given(plans, num_blocks, "num_blocks"),
         **_costs(rank),
-        "demand": demand,
-        "longest": longest_fitting(named, rank, in_flight_tokens, concurrency=concurrency or 1, given=mine),
         "host": host,
+        "holdings": [
+            [name, plan.name, *holding_of(plan, in_flight_tokens)] for name, one in named.items() for plan in one
+        ],
         "policies": [
             [name, plan.name, f"{plan.policy} {plan.policy_version}"] for name, one in named.items() for plan in one
         ],
@@ -105,11 +121,18 @@ def check_alike(reports: Sequence[Mapping[str, Any]]) -> None:
                 "install one release of cachecore-kv on all ranks",
                 rank=rank,
             )
-    for what, key in (("model", "model"), ("context_length", "context_length"), ("concurrency", "concurrency")):
-        _check_same(reports, what, [report[key] for report in reports])
+        if set(report) != _FIELDS:
+            raise AgreementError(
+                f"rank {rank} sent a damaged report: it lacks {sorted(_FIELDS - set(report))} and has unknown "
+                f"{sorted(set(report) - _FIELDS)}; send what rank_report() returned",
+                rank=rank,
+            )
+    for key in ("model", "context_length", "in_flight_tokens", "concurrency"):
+        _check_same(reports, key, [report[key] for report in reports])
     _check_same(reports, "num_blocks", [report["given"] for report in reports])
     _check_same(reports, "host_memory_nbytes", [report["host"] is not None for report in reports])
-    _check_same(reports, "host_num_blocks", [(report["host"] or {}).get("given") for report in reports])
+    for what, key in (("host_num_blocks", "given"), ("host_concurrency", "concurrency")):
+        _check_same(reports, what, [(report["host"] or {}).get(key) for report in reports])
     _check_groups(reports)
     _check_tensors(reports)
 
@@ -124,17 +147,23 @@ def _check_same(reports: Sequence[Mapping[str, Any]], what: str, values: Sequenc
 
 
 def _check_groups(reports: Sequence[Mapping[str, Any]]) -> None:
-    demand: dict[str, tuple[int, int]] = {}
+    """A group is one thing on all ranks; another model on another rank may keep more of it, in the same unit."""
+    units: dict[str, tuple[int, Holding]] = {}
+    holdings: dict[tuple[str, str], tuple[int, Holding]] = {}
     policies: dict[tuple[str, str], tuple[int, str]] = {}
     for rank, report in enumerate(reports):
-        for name, wanted in report["demand"].items():
-            first, other = demand.setdefault(name, (rank, wanted))
-            if other != wanted:
-                raise AgreementError(
-                    f"a sequence takes {wanted} units of group {name!r} on rank {rank}, but {other} on rank {first}; "
-                    "use one geometry, window and in_flight_tokens on all ranks",
-                    rank=rank,
-                )
+        for model, group, *listed in report["holdings"]:
+            mine = Holding(*listed)
+            first, other = holdings.setdefault((model, group), (rank, mine))
+            if other == mine:
+                first, other = units.setdefault(group, (rank, mine))
+                if other.unit_tokens == mine.unit_tokens:
+                    continue
+            raise AgreementError(
+                f"a sequence holds {_told(mine)} of group {group!r} on rank {rank}, but {_told(other)} on rank "
+                f"{first}; use one geometry and window on all ranks",
+                rank=rank,
+            )
         for model, group, policy in report["policies"]:
             first, planned = policies.setdefault((model, group), (rank, policy))
             if planned != policy:
@@ -174,10 +203,20 @@ def _check_tensors(reports: Sequence[Mapping[str, Any]]) -> None:
             )
 
 
+def _told(holding: Holding) -> str:
+    if holding.unit_tokens == UNBOUNDED:
+        return "one slot"
+    most = "" if holding.most_units is None else f", at most {holding.most_units},"
+    return f"blocks of {holding.unit_tokens} tokens{most}"
+
+
 def _given(plans: Plans, counts: Counts, what: str) -> dict[str, int]:
     if not isinstance(counts, Mapping):
         return given_counts(plans, counts, what)
-    return {str(name): not_negative(count, f"{what} of group {name!r}") for name, count in sorted(counts.items())}
+    for name in counts:
+        if not isinstance(name, str):
+            raise TypeError(f"{what} names group {name!r}; expected a string")
+    return {name: not_negative(counts[name], f"{what} of group {name!r}") for name in sorted(counts)}
 
 
 def _costs(rank: RankMemory) -> dict[str, Any]:

@@ -13,20 +13,32 @@ from typing import NamedTuple
 
 from cachecore.errors import PlanError
 
-__all__ = ["GroupBytes", "RankMemory", "joined", "rank_nbytes", "solve_counts"]
+__all__ = ["GroupBytes", "RankMemory", "joined", "rank_nbytes", "rank_padding_nbytes", "solve_counts"]
 
 _NONE: Mapping[str, int] = MappingProxyType({})
 
 
 class GroupBytes(NamedTuple):
-    """What a group costs on one rank: ``fixed_nbytes`` once, ``unit_nbytes`` for each block or slot."""
+    """What a group costs on one rank: ``fixed_nbytes`` once, ``unit_nbytes`` for each block or slot.
+
+    ``payload_nbytes`` of each unit are used; the rest is padding, as all of ``fixed_nbytes`` is.
+    """
 
     unit_nbytes: int
     fixed_nbytes: int = 0
+    payload_nbytes: int = 0
 
     def nbytes(self, count: int) -> int:
         """Bytes of ``count`` units."""
         return self.fixed_nbytes + self.unit_nbytes * count if count else 0
+
+    def padding_nbytes(self, count: int) -> int:
+        """Bytes of ``count`` units that hold no payload."""
+        return self.nbytes(count) - self.payload_nbytes * count
+
+    def plus(self, other: GroupBytes) -> GroupBytes:
+        """Both together: models of one group, or ranks of one memory."""
+        return GroupBytes(*(mine + its for mine, its in zip(self, other, strict=True)))
 
 
 class RankMemory(NamedTuple):
@@ -41,13 +53,17 @@ def rank_nbytes(rank: RankMemory, counts: Mapping[str, int]) -> int:
     return sum(cost.nbytes(counts[name]) for name, cost in rank.groups.items())
 
 
+def rank_padding_nbytes(rank: RankMemory, counts: Mapping[str, int]) -> int:
+    """Bytes of those that hold no payload."""
+    return sum(cost.padding_nbytes(counts[name]) for name, cost in rank.groups.items())
+
+
 def joined(ranks: Sequence[RankMemory]) -> RankMemory:
     """Ranks that take from one memory, as one: their costs add up, the least budget that one of them saw holds."""
     costs: dict[str, GroupBytes] = {}
     for rank in ranks:
         for name, cost in rank.groups.items():
-            earlier = costs.get(name, GroupBytes(0))
-            costs[name] = GroupBytes(earlier.unit_nbytes + cost.unit_nbytes, earlier.fixed_nbytes + cost.fixed_nbytes)
+            costs[name] = costs.get(name, GroupBytes(0)).plus(cost)
     return RankMemory(costs, min(rank.budget_nbytes for rank in ranks))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from cachecore import (
     CacheCoreError,
     CacheEngine,
     CachePlanSet,
+    GroupSpec,
     KvCacheConfig,
     PlanError,
     StateCacheRequest,
@@ -25,7 +27,7 @@ from cachecore import (
     build_block_cache_plan,
     sizing,
 )
-from cachecore.agreement import confirm, solve_reports
+from cachecore.agreement import Agreement, confirm, solve_reports
 from cachecore.local_ranks import local_ranks
 from cachecore.reference import BYTE_COPY
 from cachecore.report import rank_report
@@ -122,7 +124,7 @@ def test_given_counts_are_checked_on_every_rank():
 def test_a_group_that_no_rank_has_is_refused():
     for error in agreed((stage(0), 4096), (stage(1), 4096), num_blocks={"state": 2}):
         assert isinstance(error, PlanError)
-        assert "group 'state', but the ranks have ['full']" in str(error)
+        assert "a count is given for group 'state', but the groups are full" in str(error)
 
 
 def test_given_slots_leave_the_rest_to_the_blocks_on_all_ranks():
@@ -159,6 +161,48 @@ def test_the_smallest_rank_without_room_for_one_unit_is_named_on_all():
         )
 
 
+def test_an_answer_says_what_it_holds_and_what_is_lost_to_padding_on_every_rank():
+    answers = agreed((stage(0, 1, 2), 30 * BLOCK), (stage(3, states=(4,)), 9 * BLOCK), context_length=12)
+
+    # three blocks and a slot a sequence: 5 * 512 + 1 * 256 bytes; the second rank holds 8 blocks and 2 slots
+    assert answers[0].counts == {"full": 8, "state": 2}
+    assert (answers[0].num_requests, answers[0].longest_sequence) == (2, 32)
+    # K and V of 128 bytes are aligned to 256: half of every block; a slot of 256 bytes has none
+    assert answers[0].padding_nbytes == (3 * 8 * 256, 8 * 256)
+    assert answers == [answers[0]] * 2
+
+
+def test_an_answer_that_travelled_as_text_is_the_same():
+    answer = agreed((stage(0), 30 * BLOCK, {"host_memory_nbytes": 4096}))[0]
+
+    assert Agreement(**json.loads(json.dumps(asdict(answer)))) == answer
+
+
+def test_a_length_of_which_not_one_sequence_fits_a_rank_is_refused_on_all():
+    for error in agreed((stage(0), 100 * BLOCK), (stage(1), 9 * BLOCK), context_length=40):
+        assert isinstance(error, AllocationError)
+        assert (error.where, error.needed_nbytes, error.free_nbytes) == ("rank 1", 10 * BLOCK, 9 * BLOCK)
+        assert (error.longest_sequence, error.num_requests) == (36, 0)
+
+
+def test_a_draft_with_full_attention_on_one_rank_keeps_what_the_window_lets_go_on_all():
+    def windowed(*layers, window=None):
+        kv = KvCacheConfig(layers=layers, dtype="float16", num_kv_heads=2, head_dim=8)
+        groups = [GroupSpec("full", PAGE_4, window)]
+        return build_block_cache_plan(kv=[kv], groups=groups, geometry=PAGE_4, device="null", policy=POLICY)
+
+    target, draft = windowed(0, window=8), windowed(0)
+
+    answers = agreed(
+        ({"target": windowed(1, window=8)}, 30 * BLOCK),
+        ({"target": target, "draft": draft}, 30 * BLOCK),
+        context_length=20,
+    )
+
+    # 15 blocks of both models on the second rank; a sequence of 20 tokens holds 5 of them, not the 3 of the window
+    assert (answers[0].counts, answers[0].num_requests, answers[0].longest_sequence) == ({"full": 15}, 3, 60)
+
+
 # -- host tier ---------------------------------------------------------------------------------
 
 
@@ -188,10 +232,46 @@ def test_given_host_counts_are_checked_against_the_node():
         assert (error.needed_nbytes, error.free_nbytes) == (22 * HOST_BLOCK, 20 * HOST_BLOCK)
 
 
+def test_host_counts_that_do_not_fit_are_refused_with_the_length_that_does():
+    ranks = [(stage(0), 1 << 20, {"node": "a"}), (stage(1), 1 << 20, {"node": "a"})]
+
+    # 21 half blocks: ten of both ranks, 40 tokens
+    for error in agreed(*ranks, host_memory_nbytes=21 * HOST_BLOCK, host_num_blocks=11):
+        assert isinstance(error, AllocationError)
+        assert (error.longest_sequence, error.fits) == (40, {"full": 10})
+        assert "the longest sequence that fits alone has 40 tokens" in str(error)
+
+
+def test_sequences_that_must_fit_the_host_tier_are_checked_over_the_ranks_of_a_node():
+    ranks = [(stage(0), 1 << 20, {"node": "a"}), (stage(1), 1 << 20, {"node": "a"}), (stage(2), 1 << 20)]
+    shared = {"context_length": 16, "host_memory_nbytes": 20 * HOST_BLOCK}
+
+    # ten blocks on the node of two ranks: two sequences of four blocks
+    answer = agreed(*ranks, **shared, host_concurrency=2)[0]
+    assert (answer.host_counts, answer.host_num_requests, answer.host_longest_sequence) == ({"full": 10}, 2, 40)
+    for error in agreed(*ranks, **shared, host_concurrency=3):
+        assert isinstance(error, AllocationError)
+        assert (error.where, error.num_requests, error.longest_sequence) == ("the host of node 'a'", 2, 12)
+        assert (error.needed_nbytes, error.free_nbytes) == (24 * HOST_BLOCK, 20 * HOST_BLOCK)
+
+
+def test_a_host_tier_without_room_for_a_whole_sequence_is_agreed_on_and_told():
+    answer = agreed((stage(0), 1 << 20), context_length=100, host_memory_nbytes=10 * HOST_BLOCK)[0]
+
+    assert (answer.host_counts, answer.host_num_requests, answer.host_longest_sequence) == ({"full": 10}, 0, 40)
+
+
+def test_a_host_tier_that_is_switched_off_holds_nothing():
+    answer = agreed((stage(0), 1 << 20), host_memory_nbytes=1 << 20, host_num_blocks=0)[0]
+
+    assert (answer.host_counts, answer.host_longest_sequence) == ({"full": 0}, 0)
+    assert list(answer.host_padding_nbytes.values()) == [0]
+
+
 def test_without_host_memory_there_is_no_host_tier():
     answer = agreed((stage(0), 4096))[0]
 
-    assert answer.host_counts is None
+    assert answer.host_counts is answer.host_padding_nbytes is answer.host_longest_sequence is None
     assert answer.counts_of(stage(0), host=True) == {"full": 0}
 
 
@@ -208,6 +288,50 @@ def test_an_input_that_one_rank_refuses_is_refused_on_all(wrong, kind):
     for error in (first, third):
         assert isinstance(error, AgreementError)
         assert str(error) == f"rank 1 cannot be sized: {kind.__name__}: {second}"
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"timeout_s": 0}, {"timeout_s": "soon"}, {"num_blocks": {3: 1}}, {"host_concurrency": 2}]
+)
+def test_a_limit_or_count_that_one_rank_refuses_is_refused_on_all_too(wrong):
+    def step(communicator, more):
+        return agree(communicator, stage(communicator.rank), **{"memory_nbytes": 4096, "timeout_s": 10, **more})
+
+    first, second = together(step, {}, wrong)
+
+    assert isinstance(first, AgreementError)
+    assert str(first) == f"rank 1 cannot be sized: {type(second).__name__}: {second}"
+
+
+def test_plans_that_cannot_be_read_are_told_to_all_ranks():
+    first, second = agreed((stage(0), 4096), ("plans", 4096))
+
+    assert "rank 1 cannot be sized: TypeError: plans must be a CachePlanSet" in str(first)
+    assert isinstance(second, TypeError)
+
+
+def test_what_is_no_communicator_is_told():
+    for use in (lambda: agree(None, stage(0), memory_nbytes=1), lambda: confirm(None)):
+        with pytest.raises(TypeError, match=r"communicator must have rank, world_size and all_gather\(\), not be None"):
+            use()
+
+
+def test_what_is_no_error_is_not_confirmed():
+    (rank,) = local_ranks(1)
+
+    with pytest.raises(TypeError, match="error must be the exception that opening raised"):
+        confirm(rank, "it failed")
+
+
+@pytest.mark.parametrize(("reports", "told"), [("reports", "reports must be a sequence"), ([3], "report 0 must be")])
+def test_what_are_no_reports_is_told(reports, told):
+    with pytest.raises(TypeError, match=told):
+        solve_reports(reports, 1)
+
+
+def test_no_reports_are_refused():
+    with pytest.raises(PlanError, match="no reports given"):
+        solve_reports([], 0)
 
 
 def test_a_rank_of_another_model_is_told_on_all():

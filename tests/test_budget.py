@@ -6,7 +6,18 @@ import pytest
 from samples import POLICY, Index, kv_plan, plan_set
 
 from cachecore import BlockCacheGeometry, CachePlanSet, PlanError, StateCacheRequest, plan_from_states
-from cachecore.budget import as_sets, budget_nbytes, given_counts, group_names, named_sets, rank_memory
+from cachecore.budget import (
+    as_sets,
+    budget_nbytes,
+    given_counts,
+    group_names,
+    holding_of,
+    holdings_of,
+    named_sets,
+    rank_memory,
+    sequences,
+)
+from cachecore.holding import UNBOUNDED, Holding
 from cachecore.solving import GroupBytes
 
 TARGET = plan_set(kv_plan())
@@ -60,6 +71,8 @@ def test_given_counts_may_name_some_groups():
         ({"full": -1}, PlanError, "num_blocks of group 'full' is -1"),
         ({"full": 1.5}, TypeError, "must be an integer"),
         ({"full": True}, TypeError, "must be an integer"),
+        ({3: 5}, PlanError, r"names groups \['3'\]"),
+        ("full", TypeError, "num_blocks must be an integer, not 'full'"),
     ],
 )
 def test_given_counts_that_make_no_sense_are_refused(counts, error, told):
@@ -69,8 +82,8 @@ def test_given_counts_that_make_no_sense_are_refused(counts, error, told):
 
 def test_rank_memory_adds_what_models_take_of_a_group():
     # K and V of 128 bytes are aligned to 256 each: 512 bytes a layer; two layers and one draft layer
-    assert rank_memory([TARGET, DRAFT], 99).groups == {"full": GroupBytes(3 * 512)}
-    assert rank_memory(HYBRID, 99).groups["state"] == GroupBytes(256)
+    assert rank_memory([TARGET, DRAFT], 99).groups == {"full": GroupBytes(3 * 512, 0, 3 * 256)}
+    assert rank_memory(HYBRID, 99).groups["state"] == GroupBytes(256, 0, 256)
     assert rank_memory(TARGET, 99).budget_nbytes == 99
 
 
@@ -103,3 +116,26 @@ def test_budget_is_a_share_without_a_reserve(arguments, nbytes):
 def test_budgets_that_make_no_sense_are_refused(arguments, error):
     with pytest.raises(error):
         budget_nbytes(*arguments)
+
+
+def test_what_a_sequence_holds_is_numbers():
+    window = kv_plan(window=8)
+
+    assert holding_of(kv_plan()) == Holding(4)
+    # the last 7 tokens and those in flight, anywhere in blocks of 4
+    assert [holding_of(window, tokens) for tokens in (0, 1, 6)] == [Holding(4, 3), Holding(4, 3), Holding(4, 5)]
+    assert holding_of(STATE[0]) == Holding(UNBOUNDED, 1)
+    assert holdings_of([plan_set(window), HYBRID]) == {"full": Holding(4), "state": Holding(UNBOUNDED, 1)}
+
+
+@pytest.mark.parametrize(("plan", "tokens"), [(TARGET, 0), (None, 0), (TARGET.only(), "1"), (TARGET.only(), 1.5)])
+def test_what_is_no_group_or_no_number_holds_nothing(plan, tokens):
+    with pytest.raises(TypeError, match=r"plan must be the plan of a group|in_flight_tokens must be an integer"):
+        holding_of(plan, tokens)
+
+
+def test_one_sequence_must_fit_a_device_and_none_a_host_unless_more_are_asked_for():
+    assert [sequences(8, None), sequences(8, 3), sequences(None, None)] == [(8, 1), (8, 3), (None, 0)]
+    assert [sequences(8, None, host=True), sequences(8, 3, host=True)] == [(8, 0), (8, 3)]
+    with pytest.raises(PlanError, match="several counts sequences of one length; give context_length too"):
+        sequences(None, 3, what="several")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from samples import PAGE_4, POLICY, kv_plan, plan_set
+from samples import PAGE_4, POLICY, Index, kv_plan, plan_set
 
 from cachecore import (
     AgreementError,
+    BlockCacheGeometry,
     CachePlanSet,
     KvCacheConfig,
     PlanError,
@@ -16,9 +17,11 @@ from cachecore import (
     build_block_cache_plan,
     plan_from_states,
 )
+from cachecore.holding import UNBOUNDED
 from cachecore.report import REPORT_VERSION, check_alike, rank_report, read_report
 
 STATE = plan_from_states([StateCacheRequest(name="ssm", shape=(64,), dtype="float32", layers=(7,))], POLICY)
+NAMESAKE = StateCacheRequest(name="s", shape=(4,), dtype="uint8", group="full")
 PLANS = plan_set(kv_plan())
 HYBRID = CachePlanSet((kv_plan(), *STATE), "null", "bytes")
 
@@ -54,11 +57,11 @@ def test_a_report_is_numbers_names_and_digests():
 
     assert json.loads(json.dumps(report)) == report
     # K and V: 2 * 256 bytes in 2 layers a block, half of it padding that the host tier does not have
-    assert report["groups"] == {"full": [1024, 0], "state": [256, 0]}
-    assert report["host"] == {"budget": 4096, "groups": {"full": [512, 0], "state": [256, 0]}, "given": {}}
-    assert (report["budget"], report["demand"]) == (4096, {"full": 10, "state": 1})
-    # beside two slots of 256 bytes there are 3 blocks, so one each for two sequences
-    assert report["longest"] == 4
+    assert report["groups"] == {"full": [1024, 0, 512], "state": [256, 0, 256]}
+    host_groups = {"full": [512, 0, 512], "state": [256, 0, 256]}
+    assert report["host"] == {"budget": 4096, "groups": host_groups, "given": {}, "concurrency": 0}
+    assert (report["budget"], report["context_length"], report["concurrency"]) == (4096, 40, 2)
+    assert report["holdings"] == [["0", "full", 4, None], ["0", "state", UNBOUNDED, 1]]
     assert report["given"] == {"elsewhere": 3, "state": 2}
     assert [tensor[1:2] + tensor[3:] for tensor in report["tensors"]] == [
         ["k_cache", [0, 1], None],
@@ -80,6 +83,13 @@ def test_a_report_tells_the_machine_when_no_node_is_given():
         ({"memory_nbytes": -1}, PlanError, "memory_nbytes is -1"),
         ({"num_blocks": {"full": -1}}, PlanError, "num_blocks of group 'full' is -1"),
         ({"host_num_blocks": 3}, PlanError, "give it too"),
+        ({"host_concurrency": 3, "context_length": 4}, PlanError, "give it too"),
+        ({"host_concurrency": 3, "host_memory_nbytes": 4096}, PlanError, "host_concurrency counts sequences"),
+        ({"in_flight_tokens": -1}, PlanError, "in_flight_tokens is -1"),
+        ({"in_flight_tokens": "1"}, TypeError, "in_flight_tokens must be an integer"),
+        ({"num_blocks": {3: 4}}, TypeError, "num_blocks names group 3; expected a string"),
+        ({"num_blocks": "many"}, TypeError, "num_blocks must be an integer, not 'many'"),
+        ({"context_length": "4"}, TypeError, "context_length must be an integer"),
         ({"host_memory_nbytes": -1}, PlanError, "host_memory_nbytes is -1"),
         ({"model": 3}, TypeError, "model must be a string"),
         ({"node": 3}, TypeError, "node must be a string"),
@@ -125,26 +135,50 @@ def test_models_are_told_apart_by_name_where_layers_do_not_meet():
         {"context_length": 4, "concurrency": 2},
         {"context_length": 4, "num_blocks": 3},
         {"context_length": 4, "host_memory_nbytes": 100},
+        {"context_length": 4, "in_flight_tokens": 8},
     ],
-    ids=["length", "concurrency", "counts", "host"],
+    ids=["length", "concurrency", "counts", "host", "in flight"],
 )
 def test_ranks_that_were_given_other_inputs_are_told(more):
     with pytest.raises(AgreementError, match=r"rank 1 has .*start all ranks with the same"):
         check_alike(reports(PLANS, context_length=4) + reports(PLANS, **more))
 
 
-def test_ranks_with_other_host_counts_are_told():
-    first, second = (reports(PLANS, host_memory_nbytes=4096, host_num_blocks=n) for n in (1, 2))
+@pytest.mark.parametrize("name", ["host_num_blocks", "host_concurrency"])
+def test_ranks_with_other_wants_of_the_host_tier_are_told(name):
+    first, second = (reports(PLANS, host_memory_nbytes=4096, context_length=4, **{name: n}) for n in (1, 2))
 
-    with pytest.raises(AgreementError, match="host_num_blocks"):
+    with pytest.raises(AgreementError, match=name):
         check_alike(first + second)
 
 
 def test_ranks_with_another_window_are_told():
     first, second = (plan_set(kv_plan(window=window)) for window in (None, 8))
+    told = "holds blocks of 4 tokens, at most 3, of group 'full' on rank 1, but blocks of 4 tokens on rank 0"
 
-    with pytest.raises(AgreementError, match="a sequence takes 3 units of group 'full' on rank 1, but 10 on rank 0"):
-        check_alike(reports(first, second, context_length=40))
+    with pytest.raises(AgreementError, match=told):
+        check_alike(reports(first, second))
+
+
+def test_another_model_on_another_rank_may_keep_what_the_window_of_the_first_lets_go():
+    target, draft = plan_set(kv_plan(window=8)), plan_set(kv_plan(rows=1))
+
+    check_alike(reports({"target": target}, {"target": target, "draft": draft}))
+
+
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        (plan_set(kv_plan(geometry=BlockCacheGeometry(8, 4))), "blocks of 8 tokens"),
+        (CachePlanSet(plan_from_states([NAMESAKE], POLICY), "null", "bytes"), "one slot"),
+    ],
+    ids=["block size", "kind"],
+)
+def test_groups_of_one_name_mean_one_unit_on_all_ranks(other, told):
+    with pytest.raises(
+        AgreementError, match=f"holds {told} of group 'full' on rank 1, but blocks of 4 tokens on rank 0"
+    ):
+        check_alike(reports({"target": PLANS}, {"draft": other}))
 
 
 def test_ranks_of_other_releases_are_told():
@@ -170,3 +204,19 @@ def test_what_is_no_report_is_refused(text):
         read_report(text, 3)
 
     assert caught.value.rank == 3
+
+
+def test_a_report_that_lacks_something_is_refused():
+    (report,) = reports(PLANS)
+    damaged = {name: value for name, value in report.items() if name != "groups"}
+
+    with pytest.raises(AgreementError, match=r"rank 1 sent a damaged report: it lacks \['groups'\]") as caught:
+        check_alike([report, damaged])
+
+    assert caught.value.rank == 1
+
+
+def test_numbers_that_only_count_as_integers_travel():
+    report = rank_report(PLANS, memory_nbytes=Index(8192), context_length=Index(40), in_flight_tokens=Index(3))
+
+    assert json.loads(json.dumps(report)) == report
