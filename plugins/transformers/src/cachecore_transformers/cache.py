@@ -13,7 +13,9 @@ from transformers.cache_utils import Cache
 from cachecore import BlockPairs, PlanError
 from cachecore.meaning import not_negative, several, whole
 from cachecore_transformers.forks import fork_into, select
-from cachecore_transformers.layer_kinds import make_layer
+from cachecore_transformers.handed import AttentionPath
+from cachecore_transformers.layer_kinds import make_layers
+from cachecore_transformers.layers import BlockLayer
 from cachecore_transformers.pool import CachePool
 from cachecore_transformers.sequences import Sequences
 from cachecore_transformers.state_layers import StateLayer
@@ -38,7 +40,7 @@ class CachecoreCache(Cache):
             raise TypeError(f"pool must be a CachePool, as open_pool() makes it, not {pool!r}")
         self.pool = pool
         self.sequences = Sequences(pool)
-        layers: list[Any] = [make_layer(self.sequences, layer) for layer in pool.layers]
+        layers = make_layers(self.sequences, pool.layers)
         super().__init__(layers=layers)
         self._finalizer = weakref.finalize(self, self.sequences.clear)
         self._finalizer.atexit = False
@@ -109,6 +111,9 @@ class CachecoreCache(Cache):
         """
         other = CachecoreCache(self.pool)
         fork_into(self.sequences, other.sequences)
+        for layer, twin in zip(self.layers, other.layers, strict=True):
+            if isinstance(layer, BlockLayer):
+                twin.reader.config, twin.reader.asks = layer.reader.config, layer.reader.asks
         return other
 
     def __deepcopy__(self, memo: dict[int, Any]) -> CachecoreCache:
@@ -132,6 +137,10 @@ class CachecoreCache(Cache):
         Returns ``{group: pairs of (host block, device block)}``.
         """
         return swap_in(self.sequences, sequences)
+
+    def attention_paths(self) -> list[AttentionPath]:
+        """How each layer with keys and values reads them in steps of one token: in the blocks, or gathered, and why."""
+        return [layer.reader.path(layer.cache.layer) for layer in self.layers if isinstance(layer, BlockLayer)]
 
     def release(self) -> None:
         """Give every block back. The cache is empty afterwards."""

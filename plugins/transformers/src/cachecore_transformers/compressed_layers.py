@@ -7,7 +7,8 @@ from typing import Any
 import torch
 
 from cachecore.errors import EngineStateError, PlanError
-from cachecore_transformers.layers import SlidingBlockLayer, append_entries, check_states, read, write
+from cachecore_transformers.layers import SlidingBlockLayer, append_entries, check_states
+from cachecore_transformers.places import read, write
 
 __all__ = ["CompressedLayer", "SharedKvLayer"]
 

@@ -8,12 +8,14 @@ import torch
 from transformers.cache_utils import CacheLayerMixin
 
 from cachecore.errors import PlanError
+from cachecore_transformers.handed import Handed, PagedStep, Reader, mark
 from cachecore_transformers.models import LayerCache
-from cachecore_transformers.places import Places
+from cachecore_transformers.paged import PagedKernels, find_kernels
+from cachecore_transformers.places import read, write
 from cachecore_transformers.pool import Group
 from cachecore_transformers.sequences import Sequences
 
-__all__ = ["BlockLayer", "IndexedBlockLayer", "SlidingBlockLayer", "append_entries", "check_states", "read", "write"]
+__all__ = ["BlockLayer", "IndexedBlockLayer", "SlidingBlockLayer", "append_entries", "check_states"]
 
 
 class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transformers leaves it untyped
@@ -25,18 +27,24 @@ class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transform
 
     is_sliding = False
     is_croppable = True
+    not_paged: str | None = None
+    """Why attention of this kind of layer is not computed in the blocks; None where it is."""
 
     def __init__(self, sequences: Sequences, cache: LayerCache) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # as above
         if cache.shape is None or cache.group is None:
             raise PlanError(f"layer {cache.layer} ({cache.kind}) keeps no keys and values of its own")
+        if cache.shape.latent:
+            self.not_paged = "a latent is expanded to heads before attention"
         self.cache = cache
         self.shape = cache.shape
         self.group = cache.group
         self.sequences = sequences
         group = sequences.pool.groups[cache.group]
         self.page_order = group.page_order if isinstance(group, Group) else None
+        self.reader = Reader()
         self.is_initialized = True
+        self._kernels: PagedKernels | str | None = None
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
         """Nothing to do: the blocks exist since the pool was opened."""
@@ -46,18 +54,40 @@ class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transform
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Store the new tokens' keys and values; return those of every token that a query may see.
 
-        The tokens are counted once the last layer has seen them. Gradients do not flow through the blocks.
+        Where attention will read the blocks (``attention_paths()`` of the cache), return the new ones alone,
+        marked. The tokens are counted once the last layer has seen them. Gradients do not flow through the blocks.
         """
-        keys, values = self._views()
+        sequences = self.sequences
+        rows = keys, values = self._views()
         check_states(self.cache.layer, key_states, keys, "keys")
         check_states(self.cache.layer, value_states, values, "values")
-        self.sequences.enter(self.cache.layer, "kv", key_states.shape[0], key_states.shape[2])
-        places = self.sequences.places(self.group)
+        sequences.check_read()
+        is_step = key_states.shape[2] == 1
+        kernels = self._step_kernels(keys) if is_step else ""
+        sequences.enter(self.cache.layer, "kv", key_states.shape[0], key_states.shape[2])
+        if not isinstance(kernels, str):
+            step = sequences.step(self.group)
+            kernels.store(rows, key_states, value_states, step)
+            sequences.leave()
+            sequences.left_unread(self.cache.layer, self.reader)
+            return mark(key_states, value_states, Handed(self.reader, PagedStep(kernels, rows, step)))
+        if is_step:
+            self.reader.gathered(kernels)
+        places = sequences.places(self.group)
         write(keys, places, key_states)
         write(values, places, value_states)
         seen = read(keys, places, len(key_states)), read(values, places, len(value_states))
-        self.sequences.leave()
-        return seen
+        sequences.leave()
+        return mark(*seen, Handed(self.reader, None))
+
+    def _step_kernels(self, keys: torch.Tensor) -> PagedKernels | str:
+        """What computes this layer's next step in the blocks, or why nothing does."""
+        if self._kernels is None:
+            pool = self.sequences.pool
+            self._kernels = self.not_paged or find_kernels(pool, pool.groups[self.group], keys.dtype)
+        if isinstance(self._kernels, str):
+            return self._kernels
+        return self.reader.why_not() or self._kernels
 
     def _views(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Row views as ``(entries, [pages,] tokens, heads, dim)``, aliasing the pool."""
@@ -115,6 +145,8 @@ class IndexedBlockLayer(BlockLayer):  # type: ignore[no-untyped-call]  # as abov
     Both have the same blocks.
     """
 
+    not_paged = "sparse attention selects tokens, which the kernel does not"
+
     @property
     def indexer_position_ids(self) -> None:
         """None: positions are not kept."""
@@ -167,21 +199,6 @@ def append_entries(
     seen = read(view, places, len(states)).squeeze(1)
     sequences.leave()
     return seen
-
-
-def write(view: torch.Tensor, places: Places, states: torch.Tensor) -> None:
-    """Put ``(sequences, heads, tokens, dim)`` where the call under way writes."""
-    tokens = states.detach().transpose(1, 2).reshape(-1, *view.shape[-2:])
-    view.index_put_(places.write, tokens)
-
-
-def read(view: torch.Tensor, places: Places, num_sequences: int) -> torch.Tensor:
-    """All that a query of the call under way may see, contiguous ``(sequences, heads, tokens, dim)``."""
-    num_heads, dim = view.shape[-2:]
-    gathered = view.index_select(0, places.read).reshape(num_sequences, -1, num_heads, dim)
-    seen = gathered[:, places.skip : places.skip + places.length].transpose(1, 2)
-    # Not contiguous(), which leaves the stride of an axis of one head as it is.
-    return torch.empty(seen.shape, dtype=seen.dtype, device=seen.device).copy_(seen)
 
 
 def check_states(layer: int, states: torch.Tensor, view: torch.Tensor, what: str) -> None:

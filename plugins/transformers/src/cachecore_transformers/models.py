@@ -73,8 +73,12 @@ def describe_layers(
         For a layer of a kind that is not supported, naming the layer, its kind and the kinds that are;
         and for states whose shape is neither known nor given.
     """
+    if not hasattr(config, "get_text_config"):
+        raise TypeError(f"config must be a transformers configuration, such as model.config, not {config!r}")
     text_config = config.get_text_config(decoder=True)
     kinds, arguments = get_layer_types_and_kwargs(text_config)
+    _check_shapes(kv_shapes, "kv_shapes", KvShape, len(kinds))
+    _check_shapes(state_shapes, "state_shapes", StateShape, len(kinds))
     layers = []
     for layer, kind in enumerate(kinds):
         if kind not in SUPPORTED_KINDS:
@@ -101,6 +105,21 @@ def describe_layers(
         shape = (kv_shapes or {}).get(layer) or kv_shape(own, layer)
         layers.append(LayerCache(layer, kind, group, window, shape, entry_shapes(own, kind, layer), states))
     return tuple(layers)
+
+
+def _check_shapes(given: object, what: str, kind: type[Any], num_layers: int) -> None:
+    """``{layer: shape}``, or a tuple of shapes a layer where there are states."""
+    if given is None:
+        return
+    if not isinstance(given, Mapping):
+        raise TypeError(f"{what} must be a mapping from layer to {kind.__name__}, not {given!r}")
+    for layer, shapes in given.items():
+        if layer not in range(num_layers):
+            raise PlanError(f"{what} names layer {layer!r}, but the model has layers 0 to {num_layers - 1}")
+        several = shapes if kind is StateShape and isinstance(shapes, tuple) else (shapes,)
+        for shape in several:
+            if not isinstance(shape, kind):
+                raise TypeError(f"{what} of layer {layer} must be of type {kind.__name__}, not {shape!r}")
 
 
 def _window_of(kind: str, argument: Mapping[str, Any]) -> int | None:

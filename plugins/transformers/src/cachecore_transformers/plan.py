@@ -23,6 +23,7 @@ from cachecore import (
     StateCacheRequest,
     build_block_cache_plan,
 )
+from cachecore.meaning import positive
 from cachecore.sizing import request_units
 from cachecore_transformers.models import LayerCache, describe_layers
 from cachecore_transformers.shapes import KvShape, StateShape, shares_kv, state_name
@@ -197,5 +198,8 @@ def blocks_for(
     what a window holds. One block a sequence is added, because a fork copies the block that is not full
     before it lets the old one go.
     """
-    step = max_tokens if max_step_tokens is None else max_step_tokens
-    return {plan.name: num_sequences * (request_units(plan, max_tokens, step) + 1) for plan in plans}
+    if not isinstance(plans, CachePlanSet):
+        raise TypeError(f"plans must be a CachePlanSet, as plan_model() makes it, not {plans!r}")
+    sequences, tokens = positive(num_sequences, "num_sequences"), positive(max_tokens, "max_tokens")
+    step = tokens if max_step_tokens is None else positive(max_step_tokens, "max_step_tokens")
+    return {plan.name: sequences * (request_units(plan, tokens, step) + 1) for plan in plans}

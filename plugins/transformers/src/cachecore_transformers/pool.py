@@ -22,6 +22,7 @@ from cachecore import (
     StateCacheEngine,
     open_engine,
 )
+from cachecore.meaning import several
 from cachecore.plan import BlockCachePlan
 from cachecore.state_plan import StateCachePlan
 from cachecore.stats import GroupStats
@@ -126,6 +127,11 @@ class CachePool:
     """
 
     def __init__(self, engine: CacheEngine[torch.Tensor], layers: tuple[LayerCache, ...]) -> None:
+        if not isinstance(engine, CacheEngine):
+            raise TypeError(f"engine must be a CacheEngine, as open_engine() makes it, not {engine!r}")
+        for layer in several(layers, "layers"):
+            if not isinstance(layer, LayerCache):
+                raise TypeError(f"layers must be what describe_layers() returns, not {layer!r}")
         self.engine = engine
         self.layers = layers
         needed = {layer.group for layer in layers if layer.group is not None}
@@ -136,6 +142,7 @@ class CachePool:
                 f"the engine has groups {sorted(engine.plans.names)}, but the model's layers need {sorted(needed)}; "
                 "plan with plan_model() of the same configuration"
             )
+        _check_rows(engine.plans, layers)
         self.groups: dict[str, Group | SlotGroup] = {}
         counts = {group.group: group for group in engine.stats().groups}
         for plan in engine.plans.blocks:
@@ -179,6 +186,18 @@ class CachePool:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _check_rows(plans: CachePlanSet, layers: Sequence[LayerCache]) -> None:
+    """Every layer with keys and values has its row; a plan of a smaller model of the same kind has too few."""
+    planned = {plan.name: {layer for spec in plan.specs for layer in spec.row_ids} for plan in plans.blocks}
+    for layer in layers:
+        if layer.group is not None and layer.layer not in planned[layer.group]:
+            raise PlanError(
+                f"layer {layer.layer} of the model has no row in group {layer.group!r}, which was planned for layers "
+                f"{sorted(planned[layer.group])}; plan with plan_model() of the same configuration",
+                layer=layer.layer,
+            )
 
 
 def copy_blocks(pool: CachePool, sources: Mapping[str, Sequence[int]], what: str) -> dict[str, list[int]]:
