@@ -71,7 +71,7 @@ def build_block_cache_plan(
         raise PlanError(f"group names {[group.name for group in groups]} repeat; each group is declared once")
     record = None
     if policy is None:
-        record = (registry or default_registry()).plan_backend(target, backend=backend)
+        record = _registry(registry).plan_backend(target, backend=backend)
         loaded = policy_of(record.info)
         if isinstance(loaded, str):
             raise PluginError(f"backend {record.info.name!r} of {record.plugin.distribution}: {loaded}")
@@ -125,7 +125,7 @@ def open_engine(
     """
     if not isinstance(plans, CachePlanSet):
         raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
-    registry = registry or default_registry()
+    registry = _registry(registry)
     target = plans.device if device is None else device
     selection = registry.select(target, backend=backend)
     who = f"backend {selection.chosen.info.name!r} of {selection.chosen.plugin.distribution}"
@@ -139,6 +139,14 @@ def open_engine(
         host_counts=host_counts,
         stable_addresses=stable_addresses,
     )
+
+
+def _registry(given: PluginRegistry | None) -> PluginRegistry:
+    if given is None:
+        return default_registry()
+    if not isinstance(given, PluginRegistry):
+        raise TypeError(f"registry must be a PluginRegistry, not {given!r}")
+    return given
 
 
 def _specs_by_group(

@@ -267,6 +267,9 @@ def test_import_imports_no_array_library():
         ({"states": [3]}, "states must be StateCacheRequest, not 3"),
         ({"modules": 3}, "modules must be a sequence, not 3"),
         ({"hints": 3}, "hints must be LayoutHints, not 3"),
+        ({"registry": 3, "policy": None}, "registry must be a PluginRegistry, not 3"),
+        ({"registry": (), "policy": None}, r"registry must be a PluginRegistry, not \(\)"),
+        ({"backend": 3, "policy": None}, "backend must be a name, or name@distribution, not 3"),
     ],
 )
 def test_arguments_of_a_wrong_type_are_named(more, message):
@@ -277,6 +280,12 @@ def test_arguments_of_a_wrong_type_are_named(more, message):
 def test_open_engine_wants_a_plan_set():
     with pytest.raises(TypeError, match="plans must be a CachePlanSet, not None"):
         open_engine(None, 4)
+
+
+@pytest.mark.parametrize("registry", [3, "plugins", [], PluginRegistry])
+def test_open_engine_wants_a_registry(registry):
+    with pytest.raises(TypeError, match="registry must be a PluginRegistry, not "):
+        open_engine(plan_set(kv_plan()), 4, registry=registry)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError("no driver"), SystemExit(3), ImportError("no torch")])
