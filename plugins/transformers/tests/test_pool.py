@@ -5,7 +5,15 @@ from __future__ import annotations
 import pytest
 import torch
 from cachecore_torch_default import TorchBackend
-from cachecore_transformers import CachecoreCache, CachePool, describe_layers, open_pool, plan_model
+from cachecore_transformers import (
+    CachecoreCache,
+    CachePool,
+    KvShape,
+    blocks_for,
+    describe_layers,
+    open_pool,
+    plan_model,
+)
 from twins import DEVICE, tiny_config, tiny_model, twins
 
 from cachecore import (
@@ -73,6 +81,72 @@ def test_planning_options_beside_a_plan_are_refused():
 
     with pytest.raises(TypeError, match="plans are given, so block_size would change nothing"):
         open_pool(tiny_config("llama"), plans=plans, num_blocks=4, block_size=8)
+
+
+def test_a_plan_of_fewer_layers_is_refused():
+    small, large = tiny_config("llama"), tiny_config("llama")
+    large.num_hidden_layers = small.num_hidden_layers + 2
+    large.layer_types = None
+
+    with pytest.raises(PlanError, match=r"layer 4 of the model has no row in group 'full', which was planned"):
+        open_pool(large, plans=plan_model(small, dtype="float32"), num_blocks=4)
+
+
+def test_a_model_with_more_layers_than_its_pool_is_refused(make_pool):
+    config = tiny_config("llama")
+    config.num_hidden_layers += 2
+    config.layer_types = None
+    model = type(tiny_model("llama"))(config).to(DEVICE)
+
+    with (
+        CachecoreCache(make_pool("llama")) as cache,
+        pytest.raises(PlanError, match=r"layer 4 of the model has no cache: its pool was opened for a model of 4"),
+    ):
+        model(input_ids=torch.tensor([[5]], device=DEVICE), past_key_values=cache)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_sequences": -1}, PlanError, "num_sequences is -1; expected a positive integer"),
+        ({"num_sequences": 2.5}, TypeError, "num_sequences must be an integer, not 2.5"),
+        ({"num_sequences": "2"}, TypeError, "num_sequences must be an integer, not '2'"),
+        ({"max_tokens": -8}, PlanError, "max_tokens is -8; expected a positive integer"),
+        ({"max_tokens": "8"}, TypeError, "max_tokens must be an integer, not '8'"),
+        ({"max_step_tokens": -1}, PlanError, "max_step_tokens is -1; expected a positive integer"),
+        ({"max_step_tokens": "x"}, TypeError, "max_step_tokens must be an integer, not 'x'"),
+        ({"kv_shapes": 3}, TypeError, "kv_shapes must be a mapping from layer to KvShape, not 3"),
+        ({"kv_shapes": {0: 3}}, TypeError, "kv_shapes of layer 0 must be of type KvShape, not 3"),
+        ({"kv_shapes": {99: KvShape(1, 2, 3)}}, PlanError, "kv_shapes names layer 99, but the model has layers 0 to 3"),
+        ({"state_shapes": 3}, TypeError, "state_shapes must be a mapping from layer to StateShape, not 3"),
+        ({"state_shapes": {0: (3,)}}, TypeError, "state_shapes of layer 0 must be of type StateShape, not 3"),
+        ({"registry": 3}, TypeError, "registry must be a PluginRegistry, not 3"),
+    ],
+)
+def test_a_pool_of_wrong_parts_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        open_pool(tiny_config("llama"), **{"max_tokens": 8, "dtype": "float32", **options})
+
+
+@pytest.mark.parametrize("config", [None, "llama", {}])
+def test_a_configuration_is_transformers(config):
+    with pytest.raises(TypeError, match=r"config must be a transformers configuration, such as model\.config, not "):
+        open_pool(config, max_tokens=8)
+
+
+@pytest.mark.parametrize("plans", [None, 3, "plan"])
+def test_blocks_are_counted_for_a_plan(plans):
+    with pytest.raises(TypeError, match="plans must be a CachePlanSet, as plan_model"):
+        blocks_for(plans, num_sequences=1, max_tokens=8)
+
+
+def test_a_pool_is_made_of_an_engine_and_layers(make_pool):
+    layers = describe_layers(tiny_config("llama"))
+
+    with pytest.raises(TypeError, match="engine must be a CacheEngine, as open_engine"):
+        CachePool(None, layers)
+    with pytest.raises(TypeError, match="layers must be what describe_layers"):
+        CachePool(make_pool("llama").engine, (3,))
 
 
 def test_another_models_engine_is_refused(make_pool):
