@@ -49,7 +49,7 @@ class StageRank(CacheRank):
         trouble: Mapping[str, str] | None = None,
     ) -> None:
         self._stage = layers, head_dim
-        self._memory = dict(memory)
+        self._memory = memory
         self._trouble = dict(trouble or {})
 
     def build_cache_plans(self) -> CachePlanSet:

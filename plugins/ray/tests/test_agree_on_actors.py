@@ -44,6 +44,7 @@ def test_stages_on_several_nodes_agree_and_open_at_the_agreed_counts(start):
     # 90 // 3, 64 // 2 and 99 // 3 blocks
     assert agreement.counts == {"full": 30}
     assert agreement.spare_nbytes == (0, 4 * BLOCK, 9 * BLOCK)
+    assert (agreement.padding_nbytes, agreement.longest_sequence) == ((0, 0, 0), 120)
     assert len(set(ray.get([actor.where.remote() for actor in actors]))) == 3
     assert ray.get([actor.agreed.remote() for actor in actors]) == [{"full": 30}] * 3
     taken = ray.get([actor.open_and_close.remote() for actor in actors])
@@ -60,10 +61,10 @@ def test_what_the_driver_wants_is_asked_of_every_rank(start):
     with pytest.raises(AllocationError) as caught:
         agree_on_actors(actors, timeout_s=LIMIT_S, context_length=44, concurrency=3)
     assert caught.value.longest_sequence == 40
-    assert all(
-        "longest" not in one and "44 tokens do not fit" in one
-        for one in ray.get([actor.agreed.remote() for actor in actors])
-    )
+    told = ray.get([actor.agreed.remote() for actor in actors])
+    assert told == [str(caught.value)] * 3
+    assert "3 sequences of 44 tokens" in told[0]
+    assert "the longest length of which 3 fit has 40 tokens" in told[0]
 
 
 def test_ranks_of_one_node_share_its_host_memory(start):
@@ -74,6 +75,7 @@ def test_ranks_of_one_node_share_its_host_memory(start):
     # five layers on the first node: 55 // 5 blocks; three on the other
     assert agreement.host_counts == {"full": 11}
     assert sorted(agreement.host_spare_nbytes.values()) == [0, (55 - 33) * BLOCK]
+    assert (agreement.host_longest_sequence, sum(agreement.host_padding_nbytes.values())) == (44, 0)
 
 
 def test_a_second_agreement_takes_the_place_of_the_first(start):
@@ -85,11 +87,11 @@ def test_a_second_agreement_takes_the_place_of_the_first(start):
     assert ray.get([actor.agreed.remote() for actor in actors]) == [{"full": 15}] * 3
 
 
-def failing(actors, survivors, limit_s=LIMIT_S, kind=AgreementError):
+def failing(actors, survivors, limit_s=LIMIT_S, kind=AgreementError, more=None):
     """The driver's error, which the survivors have been told too; in time, without an earlier agreement left."""
     started = time.monotonic()
     with pytest.raises(kind) as caught:
-        agree_on_actors(actors, timeout_s=limit_s)
+        agree_on_actors(actors, timeout_s=limit_s, **(more or {}))
     assert time.monotonic() - started < limit_s + 1
     told = ray.get([actors[rank].agreed.remote() for rank in survivors], timeout=10)
     assert told == [str(caught.value)] * len(survivors)
@@ -128,6 +130,7 @@ def test_a_slow_actor_is_named_and_hears_it_when_it_answers_again(start, step):
 
 def test_an_actor_that_cannot_be_placed_is_named(start):
     actors = start(hosts=("host0", "no such host", "host2"))
+    ray.get([actors[rank].where.remote() for rank in (0, 2)])  # a busy machine starts them slowly
 
     assert failing(actors, (0, 2), limit_s=2).missing == [1]
 
@@ -174,3 +177,42 @@ def test_a_lost_node_is_named_within_the_limit(start, cluster):
 def test_no_actors_are_refused():
     with pytest.raises(PlanError, match="no actors given"):
         agree_on_actors([])
+
+
+class Count:
+    """An integer that is not Python's."""
+
+    def __index__(self):
+        return 40
+
+
+def test_integers_of_any_kind_travel(start):
+    assert agree_on_actors(start(), timeout_s=LIMIT_S, context_length=Count()).num_requests == 3
+
+
+@pytest.mark.parametrize(
+    ("actors", "more", "kind", "told"),
+    [
+        (3, {}, TypeError, "actors must be a sequence, not 3"),
+        ([object()], {}, TypeError, "actor 0 must be the handle of an actor whose class inherits CacheRank"),
+        (None, {"timeout_s": 0}, PlanError, "timeout_s is 0; expected a number of seconds above 0"),
+        (None, {"timeout_s": "long"}, TypeError, "timeout_s must be a number of seconds, not 'long'"),
+        (None, {"model": object()}, TypeError, r"an argument for all ranks \(or a part of it\) must be an integer"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_an_actor_is_asked(start, actors, more, kind, told):
+    with pytest.raises(kind, match=told):
+        agree_on_actors(start() if actors is None else actors, **more)
+
+
+def test_an_argument_that_is_none_is_told_by_every_actor(start):
+    error = failing(start(), (0, 1, 2), more={"contxt_length": 3})
+
+    assert "rank 0 cannot be sized: TypeError" in str(error)
+    assert "contxt_length" in str(error)
+
+
+def test_memory_that_is_no_mapping_is_told(start):
+    error = failing(start((1, {"memory": None})), (0, 1, 2))
+
+    assert "rank 1 cannot be sized: TypeError: cache_memory() must return a mapping" in str(error)

@@ -13,6 +13,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskErro
 
 from cachecore import Agreement, AgreementError, CacheCoreError, PlanError
 from cachecore.agreement import solve_reports
+from cachecore.meaning import seconds, several, whole
 from cachecore.report import read_report
 
 __all__ = ["agree_on_actors"]
@@ -40,11 +41,18 @@ def agree_on_actors(actors: Sequence[Any], *, timeout_s: float = 60.0, **shared:
     AllocationError
         When the counts do not fit the smallest rank or node.
     """
+    actors = several(actors, "actors")
     if not actors:
         raise PlanError("no actors given; expected one for each rank")
+    for rank, actor in enumerate(actors):
+        if not all(hasattr(actor, name) for name in ("report_caches", "take_agreement", "lose_agreement")):
+            raise TypeError(
+                f"actor {rank} must be the handle of an actor whose class inherits CacheRank, not {actor!r}"
+            )
+    timeout_s = seconds(timeout_s, "timeout_s")
+    inputs = json.dumps(shared, default=_plain)
     started = time.monotonic()
     deadline = started + timeout_s * (1 - _TELLING)
-    inputs = json.dumps(shared)
     try:
         reports = _ask(actors, lambda rank, actor: actor.report_caches.remote(rank, inputs), deadline, timeout_s)
         agreement = solve_reports([read_report(text, rank) for rank, text in enumerate(reports)], len(actors))
@@ -92,6 +100,11 @@ def _tell(actors: Sequence[Any], reason: str, lost: int | None, deadline: float)
     survivors = [reference for rank, reference in enumerate(told) if rank != lost]
     if survivors:
         ray.wait(survivors, num_returns=len(survivors), timeout=max(0.0, deadline - time.monotonic()))
+
+
+def _plain(value: Any) -> int:
+    """Integers that are not Python's, as numpy's; anything else does not travel to the actors."""
+    return whole(value, "an argument for all ranks (or a part of it)")
 
 
 def _first_line(error: Exception) -> str:

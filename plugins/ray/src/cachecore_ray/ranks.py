@@ -52,7 +52,10 @@ class CacheRank(ABC):
         try:
             node = {"node": ray.get_runtime_context().get_node_id()}
             self._plans = self.build_cache_plans()
-            report = rank_report(self._plans, **{**node, **json.loads(shared), **self.cache_memory()})
+            memory = self.cache_memory()
+            if not isinstance(memory, Mapping):
+                raise TypeError(f"cache_memory() must return a mapping of arguments of agree(), not {memory!r}")
+            report = rank_report(self._plans, **{**node, **json.loads(shared), **memory})
         except (CacheCoreError, TypeError) as error:
             return json.dumps({"error": f"{type(error).__name__}: {error}"})
         self._budget = report["budget"]
