@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,15 @@ import pytest
 from samples import POLICY, Operator, request
 
 from cachecore import (
+    AgreementError,
+    AllocationError,
     BlockCacheGeometry,
+    CacheCoreError,
     CachePlanSet,
     GroupSpec,
     KvCacheConfig,
+    LayoutError,
+    PlanError,
     StateCacheRequest,
     build_block_cache_plan,
     sizing,
@@ -22,7 +28,8 @@ from cachecore.agreement import solve_reports
 from cachecore.kv import head_shard
 from cachecore.report import rank_report
 
-CASES = json.loads((Path(__file__).parent / "data" / "models.json").read_text(encoding="utf-8"))["cases"]
+DATA = json.loads((Path(__file__).parent / "data" / "models.json").read_text(encoding="utf-8"))
+CASES = DATA["cases"]
 GIB_20 = 20 * 2**30
 
 
@@ -95,6 +102,7 @@ def test_llama(config, run):
         assert answer.counts == {"full": run["fits_20GiB"]}
         assert answer.padding_nbytes == 0
         if "request_tokens" in run:
+            assert run["request_tokens"] == config["max_position_embeddings"]
             assert sizing.request_demand(sets, run["request_tokens"]) == {"full": run["request_blocks"]}
 
 
@@ -102,7 +110,8 @@ def test_llama(config, run):
     ("config", "run"), runs("llama-3.1-8b, two pipeline stages of 17 and 15 layers, 10 GiB a rank")
 )
 def test_pipeline_stages_agree_and_plan_again_at_the_agreed_count(config, run):
-    first, _ = run["stages"]
+    first, second = run["stages"]
+    assert first + second == config["num_hidden_layers"]
     stages = [planned(dense(config, run, layers), run) for layers in (range(first), range(first, 32))]
     assert [stage["full"].block_nbytes() for stage in stages] == run["rank_block_nbytes"]
 
@@ -119,10 +128,12 @@ def test_pipeline_stages_agree_and_plan_again_at_the_agreed_count(config, run):
 @pytest.mark.parametrize(("config", "run"), runs("gpt-oss-120b"))
 def test_windows_bound_what_a_request_holds(config, run):
     shape = {name: config[name] for name in ("head_dim",)} | {"num_kv_heads": config["num_key_value_heads"]}
+    sliding, full = (range(first, config["num_hidden_layers"], 2) for first in (0, 1))
+    assert (len(sliding), len(full)) == (run["sliding_layers"], run["full_layers"])
     plans = planned(
         [
-            KvCacheConfig(layers=range(1, 36, 2), dtype="bfloat16", **shape),
-            KvCacheConfig(layers=range(0, 36, 2), dtype="bfloat16", group="sliding", **shape),
+            KvCacheConfig(layers=full, dtype=config["torch_dtype"], **shape),
+            KvCacheConfig(layers=sliding, dtype=config["torch_dtype"], group="sliding", **shape),
         ],
         run,
         groups=[GroupSpec("sliding", BlockCacheGeometry(run["block_size"]), config["sliding_window"])],
@@ -140,11 +151,14 @@ def test_windows_bound_what_a_request_holds(config, run):
 @pytest.mark.parametrize(("config", "run"), runs("deepseek-v3"))
 def test_a_latent_is_whole_on_every_rank(config, run):
     for tp_rank in range(run.get("tp", 1)):
-        plan = planned(latent(config, run, tp_rank), run)["full"]
+        plans = planned(latent(config, run, tp_rank), run)
 
+        plan = plans["full"]
         assert plan.block_nbytes() == run["block_nbytes"]
-        assert sum(spec.page_nbytes for spec in plan.specs) == 73728
-        assert sizing.fit(CachePlanSet((plan,), "null", "bytes"), memory_nbytes=GIB_20) == {"full": 4774}
+        assert sum(spec.page_nbytes for spec in plan.specs) * config["num_hidden_layers"] == run["block_nbytes"]
+        if "fits_20GiB" in run:
+            assert sum(spec.page_nbytes for spec in plan.specs) == run["page_nbytes"]
+            assert sizing.fit(plans, memory_nbytes=GIB_20) == {"full": run["fits_20GiB"]}
 
 
 @pytest.mark.parametrize(("config", "run"), runs("deepseek-v3.2"))
@@ -166,19 +180,20 @@ QWEN, (QWEN_RUN,) = case("qwen3-next-80b-a3b")
 
 
 def qwen3_next(tp_size: int = 1, tp_rank: int = 0) -> CachePlanSet:
+    """One rank's share: value heads of the recurrent state; of the convolution, channels in groups by key head."""
     interval = QWEN["full_attention_interval"]
     layers = range(QWEN["num_hidden_layers"])
     attention = tuple(layer for layer in layers if layer % interval == interval - 1)
     linear = tuple(layer for layer in layers if layer % interval != interval - 1)
-    heads = head_shard(QWEN["linear_num_value_heads"], tp_size, tp_rank)
-    key_dim = QWEN["linear_num_key_heads"] * QWEN["linear_key_head_dim"]
-    value_dim = QWEN["linear_num_value_heads"] * QWEN["linear_value_head_dim"]
-    channels = (2 * key_dim + value_dim) // tp_size
-    dtype = QWEN_RUN["state_dtype"]
+    value_heads = head_shard(QWEN["linear_num_value_heads"], tp_size, tp_rank)
+    key_heads = head_shard(QWEN["linear_num_key_heads"], tp_size, tp_rank)
+    values_a_key = QWEN["linear_num_value_heads"] // QWEN["linear_num_key_heads"]
+    channels = 2 * QWEN["linear_key_head_dim"] + values_a_key * QWEN["linear_value_head_dim"]  # query, key, values
+    shared = {"dtype": QWEN_RUN["state_dtype"], "axes": ("head", "other", "other"), "layers": linear}
     return planned(
         KvCacheConfig(
             layers=attention,
-            dtype=dtype,
+            dtype=QWEN["torch_dtype"],
             num_kv_heads=QWEN["num_key_value_heads"],
             head_dim=QWEN["head_dim"],
             tp_size=tp_size,
@@ -187,15 +202,16 @@ def qwen3_next(tp_size: int = 1, tp_rank: int = 0) -> CachePlanSet:
         QWEN_RUN,
         states=[
             StateCacheRequest(
-                name="conv", shape=(channels, QWEN["linear_conv_kernel_dim"] - 1), dtype=dtype, layers=linear
+                name="conv",
+                shape=(key_heads.count, channels, QWEN["linear_conv_kernel_dim"] - 1),
+                shard=key_heads,
+                **shared,
             ),
             StateCacheRequest(
                 name="ssm",
-                shape=(heads.count, QWEN["linear_key_head_dim"], QWEN["linear_value_head_dim"]),
-                dtype=dtype,
-                axes=("head", "other", "other"),
-                shard=heads,
-                layers=linear,
+                shape=(value_heads.count, QWEN["linear_key_head_dim"], QWEN["linear_value_head_dim"]),
+                shard=value_heads,
+                **shared,
             ),
         ],
     )
@@ -209,15 +225,43 @@ def test_qwen3_next_states_take_their_bytes_and_pad_nothing():
     assert (conv.page_nbytes, ssm.page_nbytes) == (QWEN_RUN["conv_nbytes"], QWEN_RUN["ssm_nbytes"])
     assert plans["state"].slot_nbytes() == QWEN_RUN["slot_layer_nbytes"] * QWEN_RUN["state_layers"]
     # blocks of 16 tokens, 12 layers: no page of 544 tokens is forced by the state
-    assert plans["full"].block_nbytes() == 16 * QWEN_RUN["full_token_layer_nbytes"] * 12
+    assert plans["full"].block_nbytes() == 16 * QWEN_RUN["full_token_layer_nbytes"] * QWEN_RUN["full_layers"]
     assert sizing.solve(plans, memory_nbytes=GIB_20, context_length=32768).padding_nbytes == 0
 
 
-def test_states_are_sized_with_the_rank_s_share():
-    """A planner that took one number for all ranks would plan four times these bytes on each of four."""
-    shares = [qwen3_next(4, tp_rank)["state"].slot_nbytes() for tp_rank in range(4)]
+@pytest.mark.parametrize("tp_size", [2, 4, 8, 16])
+def test_both_states_are_sized_with_the_rank_s_share(tp_size):
+    """A planner that took one number for all ranks would plan ``tp_size`` times these bytes on each of them."""
+    for tp_rank in range(tp_size):
+        state = qwen3_next(tp_size, tp_rank)["state"]
 
-    assert shares == [QWEN_RUN["slot_layer_nbytes"] * QWEN_RUN["state_layers"] // 4] * 4
+        conv, ssm = state.specs
+        assert conv.page_nbytes * tp_size == QWEN_RUN["conv_nbytes"]
+        assert ssm.page_nbytes * tp_size == QWEN_RUN["ssm_nbytes"]
+        assert state.slot_nbytes() * tp_size == QWEN_RUN["slot_layer_nbytes"] * QWEN_RUN["state_layers"]
+
+
+def test_ranks_that_share_states_agree_and_notice_a_share_that_nobody_holds():
+    ranks = [qwen3_next(4, tp_rank) for tp_rank in range(4)]
+
+    def solved(plans):
+        return solve_reports([rank_report(one, memory_nbytes=GIB_20, context_length=32768) for one in plans], 4)
+
+    # a sequence: 2,048 blocks of 16 tokens, one K/V head of two on each rank, and a quarter of a slot
+    nbytes = 2048 * 16 * 12 * 1024 + 36 * 1097728 // 4
+    agreement = solved(ranks)
+    assert agreement.num_requests == GIB_20 // nbytes
+    assert agreement.padding_nbytes == (0, 0, 0, 0)
+    with pytest.raises(AgreementError, match="no rank holds 4 of the 16 heads of layer 0 of cache 'conv'"):
+        solved([ranks[0], ranks[1], ranks[2], planned_twice()])
+
+
+def planned_twice() -> CachePlanSet:
+    """The last rank with the convolution of the third: its channels were not split by rank."""
+    third, fourth = qwen3_next(4, 2), qwen3_next(4, 3)
+    conv, ssm = third["state"].specs[0], fourth["state"].specs[1]
+    state = replace(fourth["state"], specs=(conv, ssm))
+    return CachePlanSet((fourth["full"], state), fourth.device, fourth.backend)
 
 
 def test_a_draft_layer_costs_a_hybrid_model_that_layer_s_bytes_and_nothing_else():
@@ -231,3 +275,93 @@ def test_a_draft_layer_costs_a_hybrid_model_that_layer_s_bytes_and_nothing_else(
 
     # 1000 blocks of 16 tokens, K and V of 2 heads and 256 dims in bfloat16
     assert both - alone == 1000 * 16 * 2 * 2 * 256 * 2
+
+
+# -- what must be refused, and that nothing of the data is passed over --------------------------
+
+
+def pages_of_a_draft(**more: Any) -> CachePlanSet:
+    config, (run, *_) = case("llama-3.1-8b")
+    return planned(replace(dense(config, run), **more), run)
+
+
+def llama_layout_with(change: Any) -> None:
+    """The layout that a plugin returned, with one row changed."""
+    plan = pages_of_a_draft(layers=(0, 1))["full"]
+    first, second = plan.layout.slices[0]
+    replace(plan.layout, slices=(change(first, second), *plan.layout.slices[1:])).validate(plan.specs)
+
+
+def reports_of(*plans: CachePlanSet) -> list[Any]:
+    return [rank_report(one, memory_nbytes=GIB_20) for one in plans]
+
+
+REFUSED: dict[str, list[tuple[type[CacheCoreError], Any]]] = {
+    "logical_block_size that is not a positive multiple of kernel_block_size": [
+        (PlanError, lambda: BlockCacheGeometry(24, 16)),
+        (PlanError, lambda: BlockCacheGeometry(0, 16)),
+    ],
+    "KV heads that a tensor-parallel size neither divides nor replicates": [
+        (PlanError, lambda: pages_of_a_draft(tp_size=3)),
+        (PlanError, lambda: pages_of_a_draft(tp_size=12)),
+    ],
+    "a row placed twice, or missing, or overlapping another, in a layout that a plugin returned": [
+        (LayoutError, lambda: llama_layout_with(lambda first, second: (first, first))),
+        (LayoutError, lambda: llama_layout_with(lambda first, second: (first,))),
+        (
+            LayoutError,
+            lambda: llama_layout_with(lambda first, second: (first, first._replace(offset=first.offset + 256))),
+        ),
+    ],
+    "ranks that report a different number of entries than there are ranks, or that disagree on a layer's spec": [
+        (AgreementError, lambda: solve_reports(reports_of(pages_of_a_draft()), 2)),
+        (AgreementError, lambda: solve_reports(reports_of(pages_of_a_draft(), pages_of_a_draft(head_dim=64)), 2)),
+    ],
+    "memory too small for one block: the error states bytes needed, bytes there, and the longest sequence that fits": [
+        (AllocationError, lambda: sizing.fit(pages_of_a_draft(), memory_nbytes=2097151)),
+    ],
+}
+
+
+@pytest.mark.parametrize("sentence", DATA["must_refuse"])
+def test_what_must_be_refused_is(sentence):
+    for kind, call in REFUSED[sentence]:
+        with pytest.raises(kind) as caught:
+            call()
+    if kind is AllocationError:
+        error = caught.value
+        assert (error.needed_nbytes, error.free_nbytes, error.longest_sequence) == (2097152, 2097151, 0)
+        assert all(told in str(error) for told in ("2097152 bytes needed", "2097151 bytes are there", "has 0 tokens"))
+
+
+GIVEN = {"block_size", "kv_dtype", "tp", "draft", "state_dtype", "rank_memory_nbytes", "note"}
+"""What the runs start from; everything else is a figure."""
+
+FIGURES = {
+    "llama-3.1-8b": {"page_nbytes", "block_nbytes", "fits_20GiB", "request_tokens", "request_blocks"},
+    "llama-3.1-70b": {"page_nbytes", "block_nbytes", "fits_20GiB"},
+    "llama-3.1-8b, two pipeline stages of 17 and 15 layers, 10 GiB a rank": {
+        "stages",
+        "rank_block_nbytes",
+        "num_blocks",
+        "rank_nbytes",
+    },
+    "gpt-oss-120b": {
+        *("page_nbytes", "full_layers", "sliding_layers", "full_block_nbytes", "sliding_block_nbytes"),
+        *("request_tokens", "in_flight_tokens", "request_full_blocks", "request_sliding_blocks", "request_nbytes"),
+    },
+    "deepseek-v3": {"page_nbytes", "block_nbytes", "fits_20GiB"},
+    "deepseek-v3.2": {
+        *("mla_token_nbytes", "index_token_nbytes", "page_nbytes", "block_nbytes", "fits_20GiB", "num_tensors"),
+    },
+    "qwen3-next-80b-a3b": {
+        *("full_layers", "state_layers", "full_token_layer_nbytes", "conv_nbytes", "ssm_nbytes", "slot_layer_nbytes"),
+    },
+}
+"""The figures that the tests above compare, by case: one that is added to the data needs a test."""
+
+
+def test_no_figure_is_passed_over():
+    found = {one["name"]: {key for run in one["runs"] for key in run} - GIVEN for one in CASES}
+
+    assert found == FIGURES
