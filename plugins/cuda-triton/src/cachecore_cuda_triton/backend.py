@@ -6,22 +6,30 @@ from array import array
 from collections.abc import Mapping, Sequence
 
 import torch
-from cachecore_torch_default import TorchBackend, completion_of_current_stream
+from cachecore_torch_default import TorchBackend, completion_of_current_stream, torch_device
 from torch import Tensor
 
-from cachecore import COMPLETED, BlockIndexError, CacheAllocation, Completion
+from cachecore import COMPLETED, BlockIndexError, CacheAllocation, CacheLayout, Completion, DeviceSpec
 from cachecore_cuda_triton.decode_store import store_decode_tokens
 from cachecore_cuda_triton.kernels import TILE_NBYTES
 from cachecore_cuda_triton.launch import current_stream, launch_zero, upload_ids
 from cachecore_cuda_triton.paged_attention import paged_decode_attention
 from cachecore_cuda_triton.pinned import pinned_pages
+from cachecore_cuda_triton.stable_memory import (
+    StableAllocation,
+    allocate_stable,
+    free_stable,
+    release_stable,
+    restore_stable,
+)
 from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
+from cachecore_cuda_triton.virtual_memory import why_no_virtual_memory
 
 __all__ = ["CudaTritonBackend"]
 
 
 class CudaTritonBackend(TorchBackend):
-    """Overrides of :class:`TorchBackend`: the host tier's memory, and zeroing in one launch."""
+    """Overrides of :class:`TorchBackend`: the host tier's memory, stable addresses, and zeroing in one launch."""
 
     name = "cuda-triton"
     # Optional: what cachecore-transformers decodes with where a backend has it.
@@ -41,16 +49,39 @@ class CudaTritonBackend(TorchBackend):
     def free(self, allocation: CacheAllocation[Tensor]) -> None:
         """Give memory back, and forget the table that zeroes it."""
         self._tables.pop(id(allocation), None)
-        super().free(allocation)
+        if isinstance(allocation, StableAllocation):
+            free_stable(allocation)
+        else:
+            super().free(allocation)
+
+    def allocate_stable(self, layout: CacheLayout, num_entries: int, device: DeviceSpec) -> CacheAllocation[Tensor]:
+        """Virtual memory: the driver maps other memory at the same addresses after a sleep."""
+        if why_no_virtual_memory() is not None:
+            return super().allocate_stable(layout, num_entries, device)  # raises, with the reason
+        return allocate_stable(layout, num_entries, device, torch_device(device))
+
+    def release(self, allocation: CacheAllocation[Tensor]) -> None:
+        """Give memory back to the device; of stable allocations the addresses, and the table that zeroes them, stay."""
+        if isinstance(allocation, StableAllocation):
+            release_stable(allocation)
+        else:
+            super().release(allocation)
+
+    def restore(self, allocation: CacheAllocation[Tensor]) -> CacheAllocation[Tensor]:
+        """Take memory again, at the same addresses where they are stable."""
+        if isinstance(allocation, StableAllocation):
+            return restore_stable(allocation, torch_device(allocation.device))
+        return super().restore(allocation)
 
     def capabilities(self) -> Mapping[str, str | None]:
-        """Everything that blocks need."""
+        """Everything that blocks need, and stable addresses where the driver has virtual memory management."""
         return {
             "pinned_host": None,
             "device_ids": None,
             "graph_capture": None,
             "async_copy": None,
             "byte_addressable": None,
+            "stable_addresses": why_no_virtual_memory(),
         }
 
     def zero(self, allocation: CacheAllocation[Tensor], entries: Sequence[int]) -> Completion:

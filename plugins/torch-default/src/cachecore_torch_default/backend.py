@@ -158,6 +158,13 @@ class TorchBackend(CacheBackend[Tensor]):
         allocation.pools = ()
         allocation.buffers = ()
 
+    def release(self, allocation: CacheAllocation[Tensor]) -> None:
+        """Free, and let the device have what torch's caching allocator would keep."""
+        device = allocation.pools[0].device if allocation.pools else None
+        super().release(allocation)
+        if device is not None:
+            return_cached(device)
+
     def memory(self, device: DeviceSpec) -> MemoryInfo:
         """Free and total bytes of ``device``."""
         return device_memory(torch_device(device))
