@@ -201,7 +201,7 @@ def test_workspace_stays_within_its_bound(monkeypatch: pytest.MonkeyPatch, devic
         small_plan(), 64, backend=TorchBackend(), copies=COPIES, device=device
     )
 
-    engine.copy_blocks(BlockPairs(range(32), range(32, 64))).synchronize()
+    engine.copy_blocks(BlockPairs(range(32), range(63, 31, -1))).synchronize()
 
     # A block is 2 rows * 2 pages * 8 bytes = 32 bytes, so 3 blocks fit in 100 bytes and 32 take 11 rounds.
     assert (max(seen), len(seen)) == (96, 11)

@@ -10,6 +10,7 @@ from cachecore_torch_default.plugin import cachecore_register_block_copies
 from cachecore_torch_default.testing import draw_pairs, fill_tier, tier_contents
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from cachecore import (
     ByteBackend,
@@ -49,13 +50,13 @@ class ContiguousStates(StandardLayoutPolicy):
 POLICIES = pytest.mark.parametrize("policy", [StandardLayoutPolicy(), ContiguousStates()], ids=["packed", "contiguous"])
 
 
-def engine_and_oracle(policy: Any, device: DeviceSpec) -> tuple[Any, Any]:
+def engine_and_oracle(policy: Any, device: DeviceSpec, num_slots: int = NUM_SLOTS) -> tuple[Any, Any]:
     """A torch engine and one on bytes, filled alike."""
     plans = CachePlanSet(plan_from_states(STATES, policy), str(device), "test")
     made = []
     for backend, copies, where in ((TorchBackend(policy), COPIES, device), (ByteBackend(policy), [BYTE_COPY], "null")):
         engine: Any = StateCacheEngine(
-            plans, NUM_SLOTS, backend=backend, copies=copies, device=where, host_counts=NUM_HOST_SLOTS
+            plans, num_slots, backend=backend, copies=copies, device=where, host_counts=NUM_HOST_SLOTS
         )
         fill_tier(engine, 3, host=False)
         fill_tier(engine, 3, host=True)
@@ -126,3 +127,39 @@ def test_rejected_tokens_are_put_back_as_on_the_byte_backend(device: DeviceSpec,
     real, oracle = engines
     assert tier_contents(real, host=False) == tier_contents(oracle, host=False)
     real.close()
+
+
+class Calls(TorchDispatchMode):
+    """Counts what torch is asked to do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "copies", "gathers"),
+    [
+        ([(0, 5), (1, 6), (2, 7), (3, 8)], 1, 0),
+        ([(1, 6), (0, 5), (3, 8), (2, 7)], 1, 0),  # in any order
+        ([(0, 5), (1, 6), (3, 8), (4, 9)], 2, 0),
+        ([(0, 5), (0, 6)], 2, 0),  # forks of one slot are no run
+        ([(0, 5), (2, 7), (4, 9)], 0, 1),
+    ],
+    ids=["one run", "shuffled", "two runs", "forks", "no run is shorter than a gather"],
+)
+@POLICIES
+def test_neighbouring_slots_are_copied_as_one_run(device, policy, pairs, copies, gathers):
+    engine, oracle = engine_and_oracle(policy, device, 10)
+    with Calls() as calls:
+        engine.copy_slots(pairs)
+    oracle.copy_slots(pairs)
+
+    groups = 1 if policy.name == "standard" else len(STATES)  # a pool for each state
+    assert calls.names.count("index_select") == calls.names.count("index_copy_") == gathers * groups
+    assert calls.names.count("copy_") == copies * groups
+    assert tier_contents(engine, host=False) == tier_contents(oracle, host=False)

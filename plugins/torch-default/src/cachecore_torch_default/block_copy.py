@@ -18,12 +18,16 @@ __all__ = ["WORKSPACE_NBYTES", "GatherScatterCopy", "check_device_ids", "copy_wo
 WORKSPACE_NBYTES = 64 << 20
 """Most temporary bytes a copy takes at once."""
 
+_Group = tuple[Tensor, Tensor, int]
+"""Source and destination blocks, and how many of them the workspace holds."""
+
 
 class GatherScatterCopy(BlockCacheCopy):
     """``index_select`` into a bounded temporary, then ``index_copy_``: works on every torch device.
 
     Runs on the caller's stream. Source and destination may be one allocation or two layouts on one
-    device. Words are integers, never the typed views.
+    device. Words are integers, never the typed views. Neighbouring pairs are copied as one run, without a
+    temporary, wherever that takes no more calls: always for blocks as large as state slots are.
     """
 
     path = "torch:gather-scatter"
@@ -33,7 +37,7 @@ class GatherScatterCopy(BlockCacheCopy):
         words = copy_words(context)
         counts = (context.num_src_blocks, context.num_dst_blocks)
         self.device: torch.device = context.dst.pools[0].device if context.dst.pools else torch.device("cpu")
-        self._groups: list[tuple[Tensor, Tensor, int]] = []
+        self._groups: list[_Group] = []
         parts = part_segments(context.segments, WORKSPACE_NBYTES)
         for group in (group for part in parts for group in fold_segments(part)):
             src, dst = context.src.pools[group.src_pool], context.dst.pools[group.dst_pool]
@@ -44,8 +48,16 @@ class GatherScatterCopy(BlockCacheCopy):
         """Copy on the caller's current stream."""
         for completion in after:
             completion.wait()
-        ids = ids_on(self.device, pairs.src, pairs.dst)
-        self._copy(ids[0], ids[1])
+        runs = list(pairs.runs())
+        gathered = []
+        for group in self._groups:
+            if len(runs) > 2 * -(-len(pairs) // group[2]):  # a gather and a scatter for every step of pairs
+                gathered.append(group)
+            else:
+                _copy_runs(group[0], group[1], runs)
+        if gathered:
+            ids = ids_on(self.device, pairs.src, pairs.dst)
+            self._copy(gathered, ids[0], ids[1])
         return completion_of_current_stream(self.device)
 
     def on_device(self, ids: Tensor) -> None:
@@ -57,11 +69,18 @@ class GatherScatterCopy(BlockCacheCopy):
         real = (src >= 0) & (dst >= 0)
         first = ids[:, real.to(torch.uint8).argmax().view(1)].clamp(min=0)
         first = torch.where(real.any(), first, torch.zeros_like(first))
-        self._copy(torch.where(real, src, first[0]), torch.where(real, dst, first[1]))
+        self._copy(self._groups, torch.where(real, src, first[0]), torch.where(real, dst, first[1]))
 
-    def _copy(self, src_ids: Tensor, dst_ids: Tensor) -> None:
-        for src, dst, step in self._groups:
+    def _copy(self, groups: Sequence[_Group], src_ids: Tensor, dst_ids: Tensor) -> None:
+        for src, dst, step in groups:
             _copy_group(src, dst, src_ids, dst_ids, step)  # a call each: its temporary is gone before the next is taken
+
+
+def _copy_runs(src: Tensor, dst: Tensor, runs: Sequence[tuple[int, int, int]]) -> None:
+    """One copy for each run of neighbouring blocks."""
+    with torch.inference_mode(False):
+        for src_block, dst_block, count in runs:
+            dst.narrow(0, dst_block, count).copy_(src.narrow(0, src_block, count))
 
 
 def _copy_group(src: Tensor, dst: Tensor, src_ids: Tensor, dst_ids: Tensor, step: int) -> None:
