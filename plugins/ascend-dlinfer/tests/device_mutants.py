@@ -11,7 +11,7 @@ import torch
 from cachecore_ascend_dlinfer import DlinferBackend
 from cachecore_ascend_dlinfer.plugin import probe_swap
 from cachecore_ascend_dlinfer.swap import MirrorSwap
-from cachecore_torch_default import completion_of_stream
+from cachecore_torch_default import completion_of_stream, upload
 
 from cachecore import (
     BlockCacheGeometry,
@@ -40,7 +40,7 @@ class Staged(MirrorSwap):
 
     def __call__(self, pairs: BlockPairs, after: Sequence[Completion] = ()) -> Completion:
         side = self._backend.side_stream(self._device, "store")
-        ids = self._backend.upload(torch.frombuffer(pairs.src, dtype=torch.int64), self._device)
+        ids = upload(torch.frombuffer(pairs.src, dtype=torch.int64), self._device)
         for src, dst in zip(*self._pools, strict=True):
             taken = src.index_select(1, ids)
             side.wait_stream(torch.npu.current_stream(self._device))

@@ -100,9 +100,23 @@ def test_310p_is_declared_not_byte_addressable(fresh):
         ("ascend", "npu:native", {}),
         ("ascend", "npu:native", {"CACHECORE_NPU_SIM_STRICT": "1"}),
         ("ascend", "npu", {"CACHECORE_ASCEND_SOC": "310P", "CACHECORE_NPU_SIM_SOC": "Ascend310P3"}),
+        ("ascend", "npu:native", {"CACHECORE_NPU_SIM_PINNED": "0"}),
         ("camb", "mlu:native", {}),
+        ("torch-default", "npu", {}),
+        ("torch-default", "npu:native", {}),
+        ("torch-default", "npu:native", {"CACHECORE_NPU_SIM_PINNED": "0"}),
     ],
-    ids=["python", "native", "strict", "310P", "camb"],
+    ids=[
+        "python",
+        "native",
+        "strict",
+        "310P",
+        "native-unpinned",
+        "camb",
+        "torch-default-python",
+        "torch-default-native",
+        "torch-default-native-unpinned",
+    ],
 )
 def test_conformance(fresh, native, backend, device, variables):
     if not importlib.metadata.entry_points(group="torch.backends", name="cachecore_npu_sim"):

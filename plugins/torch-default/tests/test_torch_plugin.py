@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 import cachecore_torch_default
 import pytest
 import torch
-from cachecore_torch_default import plugin
+from cachecore_torch_default import announcing, plugin
 
 from cachecore import CopySide, DeviceSpec, PluginRegistry
 from cachecore.layout_kinds import packed_layout
@@ -38,7 +38,7 @@ def test_the_plugin_and_its_policy_load_where_torch_cannot_be_imported() -> None
         import sys
         sys.modules["torch"] = None  # any import of torch raises
         import cachecore_torch_default
-        from cachecore_torch_default import plugin
+        from cachecore_torch_default import announcing, plugin
         (info,) = plugin.cachecore_register_backends()
         assert info.load_policy().name == "standard"
         assert len(plugin.cachecore_register_block_copies()) == 2
@@ -70,8 +70,50 @@ def test_probe_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_probe_names_an_unknown_device_type_and_a_missing_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no device type 'warp'" in str(plugin.probe(DeviceSpec("warp")))
 
-    monkeypatch.setattr(plugin, "find_spec", lambda name: None)
+    monkeypatch.setattr(announcing, "find_spec", lambda name: None)
     assert "torch is not installed" in str(plugin.probe(DeviceSpec("cpu")))
+    assert "torch is not installed" in str(plugin.probe(DeviceSpec("npu")))
+
+
+def test_probe_tells_the_first_cause_where_torch_cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str) -> ModuleType:
+        try:
+            raise OSError("libhccl.so: cannot open shared object file")
+        except OSError as error:
+            raise RuntimeError("failed to load the backend extension torch_npu") from error
+
+    monkeypatch.setattr(announcing, "import_module", broken)
+
+    reason = str(plugin.probe(DeviceSpec("npu")))
+
+    assert reason.startswith("unavailable: libhccl.so: cannot open shared object file; torch itself cannot be imported")
+    assert plugin.probe(DeviceSpec("cpu")) is None  # not imported, so not known; loading the backend will say it
+
+
+def test_cpu_has_no_second_device() -> None:
+    assert plugin.probe(DeviceSpec("cpu", 0)) is None
+    assert plugin.probe(DeviceSpec("cpu", 1)) == "there is one CPU device, so there is no cpu:1"
+
+
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        (announcing.not_of_backends(("a", "b"), side("npu", "a"), side("npu", "b")), None),
+        (
+            announcing.not_of_backends(("a",), side("npu", "a"), side("cpu", "c")),
+            "works on memory of 'a', not of backend 'c'",
+        ),
+        (announcing.not_on_one_device(side("npu:0"), side("npu:0")), None),
+        (announcing.not_on_one_device(side("npu:0"), side("npu:1")), "works on one device, not from npu:0 to npu:1"),
+        (announcing.not_with_host(side("npu"), side("cpu")), None),
+        (
+            announcing.not_with_host(side("npu"), side("npu")),
+            "moves between the host and a device, not from npu to npu",
+        ),
+    ],
+)
+def test_reasons_of_copies(reason: str | None, told: str | None) -> None:
+    assert reason == told
 
 
 @pytest.mark.parametrize(

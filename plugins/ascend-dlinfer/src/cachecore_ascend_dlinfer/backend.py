@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
 import torch
-from cachecore_torch_default import TorchBackend, completion_of_current_stream, torch_device
+from cachecore_torch_default import (
+    TorchBackend,
+    completion_of_current_stream,
+    pinned_refusal,
+    torch_device,
+    upload,
+)
 from cachecore_torch_default.tensors import live_pools, neighbours
 from torch import Tensor
 
@@ -48,17 +53,9 @@ class DlinferBackend(TorchBackend):
         self._streams: dict[tuple[torch.device, str], Any] = {}
         super().__init__(DlinferPolicy(vendor, self.soc))
 
-    @cached_property
-    def _no_pinned_memory(self) -> str | None:
-        try:
-            torch.empty(1, dtype=torch.uint8, pin_memory=True)
-        except RuntimeError as error:
-            return f"torch cannot lock pages for {self.vendor.device_type}: {str(error).partition(chr(10))[0]}"
-        return None
-
     def capabilities(self) -> Mapping[str, str | None]:
         """What is known to work; the rest says why it is not claimed."""
-        pinned = self._no_pinned_memory
+        pinned = pinned_refusal(self.vendor.device_type)
         return {
             "pinned_host": pinned,
             "device_ids": None,
@@ -79,13 +76,7 @@ class DlinferBackend(TorchBackend):
 
     def index_tensor(self, ids: Sequence[int], device: DeviceSpec) -> Tensor:
         """Block ids or slots for the vendor's kernels; converted once, on the host."""
-        return self.upload(torch.tensor(ids, dtype=self.index_dtype), torch_device(device))
-
-    def upload(self, values: Tensor, device: torch.device) -> Tensor:
-        """Host values on ``device``; the host waits for earlier work only where there is no page-locked memory."""
-        if self._no_pinned_memory is None:
-            values = values.pin_memory()
-        return values.to(device, non_blocking=True)
+        return upload(torch.tensor(ids, dtype=self.index_dtype), torch_device(device))
 
     def side_stream(self, device: torch.device, use: str) -> Any:
         """The one stream of ``device`` for ``"load"`` or ``"store"``."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from math import gcd
 
 import torch
-from cachecore_torch_default import check_device_ids, completion_of_current_stream
+from cachecore_torch_default import check_device_ids, completion_of_current_stream, upload
 from torch import Tensor
 
 from cachecore import BlockCacheCopy, BlockPairs, Completion, CopyContext
@@ -53,7 +53,7 @@ class EntryCopy(BlockCacheCopy):
         for completion in after:
             completion.wait()
         rows = [torch.frombuffer(row, dtype=torch.int64) for row in (pairs.src, pairs.dst)]
-        src, dst = self._backend.upload(torch.stack(rows), self.device)
+        src, dst = upload(torch.stack(rows), self.device)
         self._copy(src, dst)
         return completion_of_current_stream(self.device)
 

@@ -3,20 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
-from cachecore import (
-    BackendInfo,
-    BlockCacheCopy,
-    BlockCopyInfo,
-    CacheBackend,
-    CopyContext,
-    CopySide,
-    DeviceSpec,
-    LayoutPolicy,
-    PlanError,
-    hookimpl,
-)
+from cachecore_torch_default.announcing import is_host, made_by, not_of_backends, not_on_one_device, not_with_host
+
+from cachecore import BackendInfo, BlockCopyInfo, CopySide, DeviceSpec, LayoutPolicy, PlanError, hookimpl
 from cachecore_ascend_dlinfer.policy import DlinferPolicy
 from cachecore_ascend_dlinfer.probes import probe_ascend, probe_camb, probe_maca
 from cachecore_ascend_dlinfer.vendors import ASCEND, CAMB, MACA, VENDORS, Vendor, planned_soc
@@ -33,13 +23,6 @@ def load_policy(vendor: Vendor) -> LayoutPolicy:
     return DlinferPolicy(vendor, soc)
 
 
-def load(vendor: Vendor) -> CacheBackend[Any]:
-    """Import torch and make the backend."""
-    from cachecore_ascend_dlinfer.backend import DlinferBackend
-
-    return DlinferBackend(vendor)
-
-
 def probe_entry_copy(src: CopySide, dst: CopySide) -> str | None:
     """One device, one layout without padding on both sides."""
     if (reason := probe_run_copy(src, dst)) is not None:
@@ -51,51 +34,19 @@ def probe_entry_copy(src: CopySide, dst: CopySide) -> str | None:
 
 def probe_run_copy(src: CopySide, dst: CopySide) -> str | None:
     """One device, any two layouts."""
-    if (reason := _not_ours(src, dst)) is not None:
-        return reason
-    if "cpu" in (src.device.type, dst.device.type) or src.device != dst.device:
+    if is_host(src):
         return f"works on one device, not from {src.memory_kind} to {dst.memory_kind}"
-    return None
+    return not_of_backends(VENDORS, src, dst) or not_on_one_device(src, dst)
 
 
 def probe_swap(src: CopySide, dst: CopySide) -> str | None:
     """The host on one side, a device on the other, in any two layouts."""
-    if (reason := _not_ours(src, dst)) is not None:
-        return reason
-    if (src.device.type == "cpu") == (dst.device.type == "cpu"):
-        return f"moves between the host and a device, not from {src.memory_kind} to {dst.memory_kind}"
-    return None
-
-
-def _not_ours(*sides: CopySide) -> str | None:
-    for side in sides:
-        if side.backend not in VENDORS:
-            return f"works on memory of backends {', '.join(VENDORS)}, not of {side.backend!r}"
-    return None
-
-
-def _build_entry_copy(context: CopyContext) -> BlockCacheCopy:
-    from cachecore_ascend_dlinfer.entry_copy import EntryCopy
-
-    return EntryCopy(context)
-
-
-def _build_run_copy(context: CopyContext) -> BlockCacheCopy:
-    from cachecore_ascend_dlinfer.runs import RunCopy
-
-    return RunCopy(context)
-
-
-def _build_swap(context: CopyContext) -> BlockCacheCopy:
-    from cachecore_ascend_dlinfer.swap import MirrorSwap
-
-    return MirrorSwap(context)
+    return not_of_backends(VENDORS, src, dst) or not_with_host(src, dst)
 
 
 def _info(vendor: Vendor, probe: Callable[[DeviceSpec], str | None]) -> BackendInfo:
-    return BackendInfo(
-        vendor.name, (vendor.device_type,), PRIORITY, probe, lambda: load_policy(vendor), lambda: load(vendor)
-    )
+    load = made_by("cachecore_ascend_dlinfer.backend:DlinferBackend", vendor)
+    return BackendInfo(vendor.name, (vendor.device_type,), PRIORITY, probe, lambda: load_policy(vendor), load)
 
 
 @hookimpl
@@ -107,8 +58,11 @@ def cachecore_register_backends() -> Sequence[BackendInfo]:
 @hookimpl
 def cachecore_register_block_copies() -> Sequence[BlockCopyInfo]:
     """Block copies on a device, and swaps with mirrors on the host."""
+    entries = made_by("cachecore_ascend_dlinfer.entry_copy:EntryCopy")
+    runs = made_by("cachecore_ascend_dlinfer.runs:RunCopy")
+    swap = made_by("cachecore_ascend_dlinfer.swap:MirrorSwap")
     return [
-        BlockCopyInfo("dlinfer-entries", PRIORITY, probe_entry_copy, _build_entry_copy),
-        BlockCopyInfo("dlinfer-runs", PRIORITY - 10, probe_run_copy, _build_run_copy),
-        BlockCopyInfo("dlinfer-mirror-swap", PRIORITY, probe_swap, _build_swap),
+        BlockCopyInfo("dlinfer-entries", PRIORITY, probe_entry_copy, entries),
+        BlockCopyInfo("dlinfer-runs", PRIORITY - 10, probe_run_copy, runs),
+        BlockCopyInfo("dlinfer-mirror-swap", PRIORITY, probe_swap, swap),
     ]

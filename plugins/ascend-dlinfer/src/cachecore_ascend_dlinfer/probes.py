@@ -6,6 +6,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
 
+from cachecore_torch_default.announcing import device_refusal, imported_torch, missing_part
+
 from cachecore import DeviceSpec
 from cachecore_ascend_dlinfer.vendors import SOC_VARIABLE, VENDORS, Vendor, family_of, planned_soc
 
@@ -46,45 +48,25 @@ def probe_camb(device: DeviceSpec) -> str | None:
 
 def probe_maca(device: DeviceSpec) -> str | None:
     """None where torch is MetaX's: its device type is ``cuda`` too, so the build is what tells."""
-    torch = _torch()
+    torch = imported_torch()
     if isinstance(torch, str):
         return torch
     if getattr(torch.version, "maca", None) is None and "metax" not in torch.__version__.lower():
         return f"torch {torch.__version__} is not MetaX's build, so cuda is another vendor's device here"
-    return _device_reason(torch, VENDORS["maca"], device)
+    return device_refusal(device)
 
 
 def _vendor_reason(vendor: Vendor, device: DeviceSpec) -> str | None:
-    torch = _torch()
+    torch = imported_torch()
     if isinstance(torch, str):
         return torch
-    if not _has_module(torch, vendor.device_type) and (reason := _import_library(vendor)) is not None:
+    if device_refusal(DeviceSpec(vendor.device_type)) is not None and (reason := _import_library(vendor)) is not None:
         return reason
-    return _device_reason(torch, vendor, device)
-
-
-def _torch() -> Any:
-    """The torch module, or why there is none. With torch_npu but without CANN, importing torch itself fails."""
-    if find_spec("torch") is None:
-        return "unavailable: torch is not installed"
-    try:
-        return import_module("torch")
-    except (ImportError, OSError, RuntimeError) as error:
-        return (
-            f"unavailable: {_missing(error)}; torch itself cannot be imported, since it loads its vendors' extensions: "
-            "install what is missing, or set TORCH_DEVICE_BACKEND_AUTOLOAD=0 to use other devices"
-        )
-
-
-def _has_module(torch: Any, device_type: str) -> bool:
-    try:
-        torch.get_device_module(device_type)
-    except RuntimeError:
-        return False
-    return True
+    return device_refusal(device)
 
 
 def _import_library(vendor: Vendor) -> str | None:
+    """Import what makes torch know the device type; simulated devices need none."""
     library = str(vendor.library)
     if find_spec(library) is None:
         extra = "; install cachecore-ascend-dlinfer[ascend], and CANN" if library == "torch_npu" else ""
@@ -92,28 +74,5 @@ def _import_library(vendor: Vendor) -> str | None:
     try:
         import_module(library)
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
-        return f"unavailable: {_missing(error)}; {library} is installed, but not what it needs"
-    return None
-
-
-def _missing(error: BaseException) -> str:
-    """The library that the loader named, from whatever wraps the loader's error."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if ".so" in str(cause):
-            return str(cause).partition("\n")[0]
-        cause = cause.__cause__ or cause.__context__
-    return str(error).partition("\n")[0]
-
-
-def _device_reason(torch: Any, vendor: Vendor, device: DeviceSpec) -> str | None:
-    name = vendor.device_type
-    if not _has_module(torch, name):
-        return f"torch {torch.__version__} has no device type {name!r}, although {vendor.library} is imported"
-    module = torch.get_device_module(name)
-    if not module.is_available():
-        return f"torch finds no {name} device (torch.{name}.is_available() is False): is the driver loaded?"
-    count = module.device_count()
-    if device.index is not None and device.index >= count:
-        return f"torch finds {count} {name} devices, so there is no {device}"
+        return f"unavailable: {missing_part(error)}; {library} is installed, but not what it needs"
     return None

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from importlib.util import find_spec
-from typing import Any
+
+from cachecore_torch_default.announcing import made_by, not_of_backends, not_on_one_device, not_with_host
 
 from cachecore import (
     PINNED_HOST,
     BackendInfo,
     BlockCacheCopy,
     BlockCopyInfo,
-    CacheBackend,
     CopyContext,
     CopySide,
     DeviceSpec,
-    LayoutPolicy,
     StandardLayoutPolicy,
     hookimpl,
 )
@@ -43,46 +42,20 @@ def probe(device: DeviceSpec) -> str | None:
     return None
 
 
-def load_policy() -> LayoutPolicy:
-    """The standard layouts: one packed pool for K/V, which the kernels read as fast as dense rows."""
-    return StandardLayoutPolicy()
-
-
-def load() -> CacheBackend[Any]:
-    """Import torch and triton, and make the backend."""
-    from cachecore_cuda_triton.backend import CudaTritonBackend
-
-    return CudaTritonBackend()
-
-
 def probe_block_copy(src: CopySide, dst: CopySide) -> str | None:
     """One NVIDIA device on both sides."""
-    for side in (src, dst):
-        if side.backend != "cuda-triton":
-            return f"works on memory of backend 'cuda-triton', not of {side.backend!r}"
-        if side.device.type != "cuda":
-            return f"works on one CUDA device, not from {src.memory_kind} to {dst.memory_kind}"
-    if src.device != dst.device:
-        return f"works on one device, not from {src.device} to {dst.device}"
-    return None
+    if (reason := not_of_backends(("cuda-triton",), src, dst)) is not None:
+        return reason
+    if {src.device.type, dst.device.type} != {"cuda"}:
+        return f"works on one CUDA device, not from {src.memory_kind} to {dst.memory_kind}"
+    return not_on_one_device(src, dst)
 
 
 def probe_swap(src: CopySide, dst: CopySide) -> str | None:
     """An NVIDIA device on one side, page-locked host memory on the other."""
-    for side in (src, dst):
-        if side.backend != "cuda-triton":
-            return f"works on memory of backend 'cuda-triton', not of {side.backend!r}"
-    if {src.device.type, dst.device.type} != {"cuda", "cpu"}:
-        return f"moves between a CUDA device and the host, not from {src.memory_kind} to {dst.memory_kind}"
-    if PINNED_HOST not in (src.memory_kind, dst.memory_kind):
-        return "the host side is not page-locked"
-    return None
-
-
-def _build_block_copy(context: CopyContext) -> BlockCacheCopy:
-    from cachecore_cuda_triton.block_copy import FusedBlockCopy
-
-    return FusedBlockCopy(context)
+    if (reason := not_of_backends(("cuda-triton",), src, dst) or not_with_host(src, dst)) is not None:
+        return reason
+    return None if PINNED_HOST in (src.memory_kind, dst.memory_kind) else "the host side is not page-locked"
 
 
 def _build_swap(context: CopyContext) -> BlockCacheCopy:
@@ -93,14 +66,16 @@ def _build_swap(context: CopyContext) -> BlockCacheCopy:
 
 @hookimpl
 def cachecore_register_backends() -> Sequence[BackendInfo]:
-    """NVIDIA GPUs."""
-    return [BackendInfo("cuda-triton", ("cuda",), PRIORITY, probe, load_policy, load)]
+    """NVIDIA GPUs; their kernels read one packed pool for K/V, the standard layout, as fast as dense rows."""
+    load = made_by("cachecore_cuda_triton.backend:CudaTritonBackend")
+    return [BackendInfo("cuda-triton", ("cuda",), PRIORITY, probe, StandardLayoutPolicy, load)]
 
 
 @hookimpl
 def cachecore_register_block_copies() -> Sequence[BlockCopyInfo]:
     """Block copy on the device, and swaps with the host."""
+    copy = made_by("cachecore_cuda_triton.block_copy:FusedBlockCopy")
     return [
-        BlockCopyInfo("cuda-fused", PRIORITY, probe_block_copy, _build_block_copy),
+        BlockCopyInfo("cuda-fused", PRIORITY, probe_block_copy, copy),
         BlockCopyInfo("cuda-staged-swap", PRIORITY, probe_swap, _build_swap),
     ]

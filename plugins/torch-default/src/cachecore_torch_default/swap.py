@@ -88,7 +88,9 @@ class StagedSwap(BlockCacheCopy):
     path = "torch:staged"
     workspace_nbytes = WORKSPACE_NBYTES
 
-    def __init__(self, context: CopyContext, *, host_is_src: bool) -> None:
+    def __init__(self, context: CopyContext, *, host_is_src: bool | None = None) -> None:
+        if host_is_src is None:
+            host_is_src = context.src.device.type == "cpu"
         self._host_is_src = host_is_src
         host, device = (context.src, context.dst) if host_is_src else (context.dst, context.src)
         num_blocks = context.num_dst_blocks if host_is_src else context.num_src_blocks
