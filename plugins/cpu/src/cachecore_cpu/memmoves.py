@@ -30,10 +30,10 @@ class MemmoveGroup:
             )
             for at in product(*(range(dim.num_steps) for dim in group.dims))
         ]
-        self._dense = not group.dims and group.src_block_stride == group.nbytes == group.dst_block_stride
+        self._dense = group.src_block_stride == group.nbytes == group.dst_block_stride
 
     def copy(self, runs: Sequence[Run]) -> None:
-        """One call a run, none of which holds the GIL; neighbouring dense blocks move together."""
+        """One call a run, none of which holds the GIL; neighbouring dense blocks of a row move together."""
         group, nbytes = self._group, self._group.nbytes
         src_at, dst_at = self._src.data_ptr() + group.src_start, self._dst.data_ptr() + group.dst_start
         for src_block, dst_block, count in runs:
