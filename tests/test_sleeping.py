@@ -12,12 +12,15 @@ from strategies import plans
 
 from cachecore import (
     AllocationError,
+    BlockCopyInfo,
     BlockIndexError,
     ByteBackend,
     CacheLookupError,
     EngineStateError,
     PlanError,
+    PluginError,
 )
+from cachecore.reference import BYTE_COPY
 
 
 def filled(backend=None, **more):
@@ -225,6 +228,7 @@ def test_views_are_made_anew_under_the_same_name():
     named.layer("k_cache", 1).frombytes(b"\7" * len(old.tobytes()))
     assert set(engine.layer_caches[1][0].tobytes()) == {7}
     assert set(layers[1][0].tobytes()) == {0}
+    assert named["k_cache"].tobytes()[-len(old.tobytes()) :] == named.layer("k_cache", 1).tobytes()
 
 
 def test_stable_addresses_keep_views_copies_and_generation():
@@ -255,8 +259,11 @@ def test_a_backend_that_moved_nonetheless_is_told_by_the_generation():
     engine.wake()
 
     assert engine.generation == 2
-    assert engine.block_caches.layer("k_cache", 1) is not old
-    assert engine.copy_blocks([(0, 1)]).done()
+    moved = engine.block_caches.layer("k_cache", 1)
+    assert moved is not old
+    moved.frombytes(b"\1" * 128 + bytes(384))
+    engine.copy_blocks([(0, 1)])
+    assert moved.tobytes() == b"\1" * 256 + bytes(256)
 
 
 def test_a_backend_without_stable_addresses_is_refused_before_anything_is_taken():
@@ -368,6 +375,32 @@ def test_a_wake_that_cannot_make_views_stays_asleep_with_its_contents(fail_at):
         backend.left = None
         engine.wake()
 
+    assert rows(engine) == before
+
+
+@pytest.mark.parametrize("fail_at", range(9))
+def test_a_copy_that_cannot_be_built_at_wake_leaves_it_asleep(fail_at):
+    # three directions in each of three groups; what puts contents back comes after them
+    left = [None]
+
+    def build(context):
+        if left[0] == 0:
+            raise OSError("no stream")
+        left[0] = None if left[0] is None else left[0] - 1
+        return BYTE_COPY.build(context)
+
+    backend = ByteBackend()
+    engine = filled(backend, copies=[BlockCopyInfo("a", 1, lambda src, dst: None, build)])
+    before = rows(engine)
+    engine.sleep()
+    asleep, left[0] = backend.taken_nbytes, fail_at
+
+    with pytest.raises(PluginError, match="no stream"):
+        engine.wake()
+
+    assert (backend.taken_nbytes, engine.sleep_level) == (asleep, 1)
+    left[0] = None
+    engine.wake()
     assert rows(engine) == before
 
 
