@@ -70,18 +70,10 @@ class EngineGroup(GroupTiers[A]):
             ends.update(swap_out=(self.device, self.host), swap_in=(self.host, self.device))
         for direction, (src, dst) in ends.items():
             found = self._resolved[direction] = self.resolve(src, dst)
-            before = self._stats.get(direction)
-            self._stats[direction] = CopyStats(
-                direction,
-                found.copy.path,
-                found.record,
-                found.fallback,
-                found.passed_over,
-                found.block_nbytes,
-                found.copy.workspace_nbytes,
-                0 if before is None else before.num_calls,
-                0 if before is None else before.num_blocks,
-            )
+            before, copy = self._stats.get(direction), found.copy
+            counts = (0, 0) if before is None else (before.num_calls, before.num_blocks)
+            told_by = direction, copy.path, found.record, found.fallback, found.passed_over
+            self._stats[direction] = CopyStats(*told_by, found.block_nbytes, copy.workspace_nbytes, *counts)
 
     def copy(self, pairs: PairsLike) -> Completion:
         """Copy blocks within the device allocation."""

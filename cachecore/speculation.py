@@ -12,6 +12,7 @@ from math import gcd
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from cachecore.answers import allocation_of
 from cachecore.backend import CacheAllocation
 from cachecore.blocks import BlockPairs
 from cachecore.copying import CopyContext, CopySegment
@@ -83,7 +84,8 @@ class SpeculativeTransaction:
         self._closed = False
         layout, num_rows, found = _scratch(self._group.plan, rings, max_sequences, max_tokens)
         self._max_tokens = max_tokens
-        self._scratch: CacheAllocation[Any] = engine.backend.allocate(layout, num_rows, self._group.device.device)
+        device = self._group.device.device
+        self._scratch: CacheAllocation[Any] = allocation_of(engine.backend, layout, num_rows, device)
         self._num_rows = num_rows
         self._draft: _Draft | None = None
         self._rings: list[_RingCopies] = []
