@@ -27,10 +27,12 @@ from cachecore import (
     CacheCoreError,
     KvCacheConfig,
     StandardLayoutPolicy,
+    StateCacheRequest,
     agree,
     build_block_cache_plan,
 )
 from cachecore.agreement import confirm
+from cachecore.kv import head_shard
 
 BACKEND = sys.argv[1]
 WORLD = {"gloo": 4, "nccl": 2}[BACKEND]
@@ -51,16 +53,27 @@ def scenario(step: Callable[[TorchCommunicator], Any]) -> Callable[[TorchCommuni
 
 
 def stage(rank: int, head_dim: int = 64) -> Any:
-    """Layers of one of two pipeline stages, half of the heads each."""
+    """Layers of one of two pipeline stages, one with a recurrent state; half of the heads each."""
+    layers, heads = range(5) if rank < 2 else range(5, 8), head_shard(8, 2, rank % 2)
     return build_block_cache_plan(
         kv=KvCacheConfig(
-            layers=range(5) if rank < 2 else range(5, 8),
+            layers=layers,
             num_kv_heads=8,
             head_dim=head_dim,
             dtype="bfloat16",
             tp_size=2,
             tp_rank=rank % 2,
         ),
+        states=[
+            StateCacheRequest(
+                name="recurrent",
+                shape=(heads.count, 64, 64),
+                dtype="float32",
+                axes=("head", "other", "other"),
+                shard=heads,
+                layers=[8 + rank // 2],
+            )
+        ],
         geometry=BlockCacheGeometry(16),
         device="cpu",
         policy=StandardLayoutPolicy(),
@@ -69,8 +82,9 @@ def stage(rank: int, head_dim: int = 64) -> Any:
 
 def agreed(ranks: TorchCommunicator, timeout_s: float = LIMIT_S, **more: Any) -> Any:
     """What this rank agrees to; the smallest memory is rank 1's."""
-    memory = (50 - 10 * (ranks.rank == 1)) << 20
-    answer = agree(ranks, stage(ranks.rank), memory_nbytes=memory, timeout_s=timeout_s, node="one", **more)
+    memory = (51 - 10 * (ranks.rank == 1)) << 20
+    more = {"memory_nbytes": memory, "num_blocks": {"state": 16}, "timeout_s": timeout_s, "node": "one", **more}
+    answer = agree(ranks, stage(ranks.rank), **more)
     return [dict(answer.counts), list(answer.spare_nbytes), answer.host_counts]
 
 
@@ -78,7 +92,11 @@ def agreed(ranks: TorchCommunicator, timeout_s: float = LIMIT_S, **more: Any) ->
 def all_agree(ranks: TorchCommunicator) -> Any:
     first = agreed(ranks, timeout_s=30)
     confirm(ranks, timeout_s=30)
-    return [first, agreed(ranks, timeout_s=30, host_memory_nbytes=1 << 20), ranks.all_gather("", 30)]
+    return [
+        first,
+        agreed(ranks, timeout_s=30, host_memory_nbytes=1 << 20, host_num_blocks={"state": 1}),
+        ranks.all_gather("", 30),
+    ]
 
 
 @scenario
@@ -92,12 +110,13 @@ def a_subgroup_agrees(ranks: TorchCommunicator) -> Any:
 @scenario
 def one_has_another_model(ranks: TorchCommunicator) -> Any:
     plans = stage(ranks.rank, head_dim=128 if ranks.rank == DEAD else 64)
-    return agree(ranks, plans, memory_nbytes=1 << 30, timeout_s=30)
+    return agree(ranks, plans, memory_nbytes=1 << 30, context_length=100, timeout_s=30)
 
 
 @scenario
 def one_is_given_nonsense(ranks: TorchCommunicator) -> Any:
-    return agree(ranks, stage(ranks.rank), memory_nbytes=-1 if ranks.rank == DEAD else 1 << 30, timeout_s=30)
+    memory = -1 if ranks.rank == DEAD else 1 << 30
+    return agree(ranks, stage(ranks.rank), memory_nbytes=memory, context_length=100, timeout_s=30)
 
 
 @scenario

@@ -76,9 +76,12 @@ def answers(seen, name):
 
 
 def test_four_processes_agree_on_what_the_smallest_can_hold(seen):
-    # five layers: K and V of 16 tokens, 4 of 8 heads, 64 dims in bfloat16 are 81,920 bytes a block; 40 MiB hold 512
-    assert answers(seen, "all_agree")[0][0] == [{"full": 512}, [10 << 20, 0, 27262976, 27262976], None]
-    assert answers(seen, "all_agree")[0][1][2] == {"full": (1 << 20) // (2 * 81920 + 2 * 49152)}
+    # five layers: K and V of 16 tokens, 4 of 8 heads, 64 dims in bfloat16 are 81,920 bytes a block; 40 MiB hold 512.
+    # Four heads of 64 * 64 float32 are 65,536 bytes a slot; 16 of them take 1 MiB.
+    counts = {"full": 512, "state": 16}
+    assert answers(seen, "all_agree")[0][0] == [counts, [10 << 20, 0, 27262976, 27262976], None]
+    host_counts = {"full": ((1 << 20) - 4 * 65536) // (2 * 81920 + 2 * 49152), "state": 1}
+    assert answers(seen, "all_agree")[0][1][2] == host_counts
     assert answers(seen, "all_agree") == [answers(seen, "all_agree")[0]] * 4
 
 
@@ -150,7 +153,7 @@ def test_a_rank_that_dies_after_it_has_answered_leaves_the_others_agreed(seen):
     saw = answers(seen, "one_dies_after")
 
     assert saw[2] is None
-    assert saw[0] == saw[1] == saw[3] == [{"full": 512}, [10 << 20, 0, 27262976, 27262976], None]
+    assert saw[0] == saw[1] == saw[3] == [{"full": 512, "state": 16}, [10 << 20, 0, 27262976, 27262976], None]
 
 
 def test_without_a_process_group_there_are_no_ranks():
@@ -183,7 +186,7 @@ def test_two_devices_agree_through_nccl():
 
     first, second = answers(seen, "all_agree")
     assert first == second
-    assert first[0] == [{"full": 512}, [10 << 20, 0], None]
+    assert first[0] == [{"full": 512, "state": 16}, [10 << 20, 0], None]
     assert all("ranks 0 and 1 disagree on layer 0" in rank["error"] for rank in seen["one_has_another_model"])
     for name in failing:
         assert seen[name][0]["missing"] == [1]
