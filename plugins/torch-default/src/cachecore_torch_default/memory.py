@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -81,6 +82,7 @@ def host_pages(nbytes: int) -> Tensor:
     """
     if not nbytes:
         return torch.empty(0, dtype=torch.uint8)
+    _keep_forks_alive()
     if not hasattr(mmap, "MAP_PRIVATE"):  # Windows maps anonymous pages privately
         return torch.frombuffer(mmap.mmap(-1, nbytes), dtype=torch.uint8).zero_()
     pages = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -88,6 +90,21 @@ def host_pages(nbytes: int) -> Tensor:
         with suppress(OSError):  # a kernel without transparent huge pages
             pages.madvise(mmap.MADV_HUGEPAGE)  # fewer TLB misses in copies of scattered blocks
     return torch.frombuffer(pages, dtype=torch.uint8).zero_()
+
+
+@cache
+def _keep_forks_alive() -> None:
+    """Let torch use one thread in a process that is forked from this one, until it is told otherwise there.
+
+    The threads that torch starts for the first large operation on the CPU (here: zeroing pages) are not there
+    in a child, and OpenMP waits for them forever. The hook runs in the child alone; the parent keeps its threads.
+    """
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_use_one_thread)
+
+
+def _use_one_thread() -> None:
+    torch.set_num_threads(1)
 
 
 def check_fits(layout: CacheLayout, num_entries: int, device: torch.device) -> None:
