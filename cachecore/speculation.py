@@ -8,22 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import gcd
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from cachecore.answers import allocation_of
 from cachecore.backend import CacheAllocation
-from cachecore.blocks import BlockPairs
-from cachecore.copying import CopyContext, CopySegment
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import BlockIndexError, EngineStateError, PlanError
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
 from cachecore.layout_kinds import contiguous_layout
-from cachecore.meaning import not_negative, positive, whole
+from cachecore.meaning import not_negative, positive, several, whole
+from cachecore.ring_copies import RingCopies
 from cachecore.state import StateCacheEngine
-from cachecore.transfer import ResolvedCopy
 
 __all__ = ["Ring", "SpeculativeTransaction", "scratch_nbytes"]
 
@@ -41,6 +38,8 @@ class Ring:
     max_tokens: int | None = None
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str):
+            raise TypeError(f"a ring's name must be that of a state, not {self.name!r}")
         object.__setattr__(self, "shift", whole(self.shift, f"ring {self.name!r}: shift"))
         if self.max_tokens is not None:
             object.__setattr__(self, "max_tokens", positive(self.max_tokens, f"ring {self.name!r}: max_tokens"))
@@ -78,20 +77,22 @@ class SpeculativeTransaction:
         max_tokens: int,
         group: str | None = None,
     ) -> None:
+        if not isinstance(engine, StateCacheEngine):
+            raise TypeError(f"engine must be a StateCacheEngine, as a CacheEngine's .states is, not {engine!r}")
         self._group: EngineGroup[Any] = engine.group(group)
         self._engine = engine
         self._generation = engine.generation
         self._closed = False
         layout, num_rows, found = _scratch(self._group.plan, rings, max_sequences, max_tokens)
-        self._max_tokens = max_tokens
+        self._max_tokens = whole(max_tokens, "max_tokens")
         device = self._group.device.device
         self._scratch: CacheAllocation[Any] = allocation_of(engine.backend, layout, num_rows, device)
         self._num_rows = num_rows
         self._draft: _Draft | None = None
-        self._rings: list[_RingCopies] = []
+        self._rings: list[RingCopies] = []
         try:
             for pool, (ring, index) in enumerate(found):
-                self._rings.append(_RingCopies(self._group, index, ring, self._scratch, pool))
+                self._rings.append(RingCopies(self._group, index, ring.shift, self._scratch, pool))
         except BaseException:
             self.close()
             raise
@@ -103,6 +104,7 @@ class SpeculativeTransaction:
             raise EngineStateError("a draft is under way; finish() it before the next begin()")
         if not 0 < whole(num_tokens, "num_tokens") <= self._max_tokens:
             raise PlanError(f"a draft of {num_tokens} tokens; expected 1 to max_tokens={self._max_tokens}")
+        slots, positions = several(slots, "slots"), several(positions, "positions")
         if len(slots) != len(positions) or len(slots) * num_tokens > self._num_rows:
             raise PlanError(
                 f"{len(slots)} slots, {len(positions)} positions and {num_tokens} tokens each; expected one position "
@@ -125,6 +127,7 @@ class SpeculativeTransaction:
         draft = self._draft
         if draft is None:
             raise EngineStateError("no draft is under way; begin() one first")
+        accepted = several(accepted, "accepted")
         if len(accepted) != len(draft.places):
             raise PlanError(f"{len(accepted)} accepted counts for {len(draft.places)} sequences; expected one each")
         for count, (slot, _) in zip(accepted, draft.places, strict=True):
@@ -176,60 +179,18 @@ class _Draft(NamedTuple):
     num_tokens: int
 
 
-class _RingCopies:
-    """Copies of single ring rows of one state, to the scratch memory and back.
-
-    A slot is seen as pieces of ``piece`` bytes, the largest that both a ring row and the distance
-    between slots are made of, so that a row is one piece wherever the layout allows it.
-    """
-
-    def __init__(
-        self, group: EngineGroup[Any], index: int, ring: Ring, scratch: CacheAllocation[Any], pool: int
-    ) -> None:
-        device, backend, spec = group.device, group.backend, group.plan.specs[index]
-        self._num_rows = spec.shape[0]
-        self._shift = ring.shift
-        self._row_nbytes = spec.page_nbytes // self._num_rows
-        self._slot_nbytes = device.layout.row_strides(index, 0, device.num_entries).entry
-        self._piece = gcd(self._row_nbytes, self._slot_nbytes)
-        num_src = max(0, (device.num_entries - 1) * self._slot_nbytes + spec.page_nbytes) // self._piece
-        num_dst = scratch.num_entries * self._row_nbytes // self._piece
-        keep, put_back = [], []
-        for row in range(spec.num_rows):
-            at = device.layout.row_strides(index, row, device.num_entries)
-            state = (at.pool, at.start, self._piece, self._piece)
-            kept = (pool, row * scratch.num_entries * self._row_nbytes, self._piece, self._piece)
-            keep.append(CopySegment(*state, *kept, self._piece, 1))
-            put_back.append(CopySegment(*kept, *state, self._piece, 1))
-        self._keep: ResolvedCopy = group.build_copy(
-            CopyContext(backend, device, backend, scratch, num_src, num_dst, tuple(keep))
-        )
-        self._put_back: ResolvedCopy = group.build_copy(
-            CopyContext(backend, scratch, backend, device, num_dst, num_src, tuple(put_back))
-        )
-
-    def move(self, rows: Sequence[tuple[int, int, int]], *, restore: bool) -> None:
-        """Move ``(slot, position, scratch row)`` out of the state, or back into it."""
-        pieces = self._row_nbytes // self._piece
-        state: list[int] = []
-        kept: list[int] = []
-        for slot, position, scratch_row in rows:
-            ring_row = (position + self._shift) % self._num_rows
-            start = (slot * self._slot_nbytes + ring_row * self._row_nbytes) // self._piece
-            state.extend(range(start, start + pieces))
-            kept.extend(range(scratch_row * pieces, (scratch_row + 1) * pieces))
-        if restore:
-            self._put_back.copy(BlockPairs(kept, state))
-        else:
-            self._keep.copy(BlockPairs(state, kept))
-
-
 def _scratch(
     plan: GroupPlan, rings: Sequence[Ring], max_sequences: int, max_tokens: int
 ) -> tuple[CacheLayout, int, tuple[tuple[Ring, int], ...]]:
     """The layout and entries of the kept rows, a pool each for ``(ring, spec index)``."""
-    positive(max_tokens, "max_tokens")
+    if not isinstance(plan, GroupPlan):
+        raise TypeError(f"plan must be the plan of a state group, not {plan!r}")
+    max_tokens = positive(max_tokens, "max_tokens")
     num_rows = positive(max_sequences, "max_sequences") * max_tokens
+    rings = several(rings, "rings")
+    for ring in rings:
+        if not isinstance(ring, Ring):
+            raise TypeError(f"rings must be of Ring, such as Ring('window'), not {ring!r}")
     names = [ring.name for ring in rings]
     if not names:
         raise PlanError("no rings given; expected at least one window state")

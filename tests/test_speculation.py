@@ -295,3 +295,49 @@ def test_groups_are_named_where_there_are_several():
     transaction = SpeculativeTransaction(engine, [Ring("other")], max_sequences=1, max_tokens=1, group="ring")
     transaction.begin([2], [0], 1)
     transaction.finish([1])
+
+
+WRONG = {
+    "engine": (lambda engine: SpeculativeTransaction("engine", RINGS, max_sequences=1, max_tokens=1), "engine must be"),
+    "rings": (lambda engine: SpeculativeTransaction(engine, "window", max_sequences=1, max_tokens=1), "rings must be"),
+    "a ring": (lambda engine: SpeculativeTransaction(engine, ["window"], max_sequences=1, max_tokens=1), "of Ring"),
+    "a name": (lambda engine: Ring(3), "a ring's name must be"),
+    "sequences": (
+        lambda engine: SpeculativeTransaction(engine, RINGS, max_sequences="2", max_tokens=1),
+        "max_sequences",
+    ),
+    "tokens": (lambda engine: SpeculativeTransaction(engine, RINGS, max_sequences=2, max_tokens=1.5), "max_tokens"),
+    "plan": (lambda engine: scratch_nbytes(engine, RINGS, max_sequences=2, max_tokens=1), "plan must be the plan of"),
+}
+
+
+@pytest.mark.parametrize(("call", "told"), WRONG.values(), ids=WRONG)
+def test_a_wrong_type_is_told_by_name(call, told):
+    backend = ByteBackend()
+    engine = open_states(POLICY, NUM_SLOTS, requests=RING_STATES, backend=backend)
+    taken = backend.taken_nbytes
+
+    with pytest.raises(TypeError, match=told):
+        call(engine)
+
+    assert backend.taken_nbytes == taken
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda draft: draft.begin(1, [0], 1), "slots must be a sequence, not 1"),
+        (lambda draft: draft.begin([1], None, 1), "positions must be a sequence, not None"),
+        (lambda draft: draft.begin(["1"], [0], 1), "a slot must be an integer"),
+        (lambda draft: draft.begin([1], [0], None), "num_tokens must be an integer"),
+        (lambda draft: (draft.begin([1], [0], 1), draft.finish(1)), "accepted must be a sequence, not 1"),
+    ],
+)
+def test_a_draft_of_a_wrong_type_changes_nothing(call, told):
+    _, oracle, transaction = opened(POLICY)
+    before = oracle.pools()
+
+    with pytest.raises(TypeError, match=told):
+        call(transaction)
+
+    assert oracle.pools() == before

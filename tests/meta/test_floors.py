@@ -27,7 +27,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("answers", "registry", "stats"),
     ("tiers",),
     ("engine_group",),
-    ("opening", "sleeping"),
+    ("opening", "ring_copies", "sleeping"),
     ("engine_core",),
     ("state",),
     ("engine", "speculation"),
