@@ -10,6 +10,7 @@ import torch
 from cachecore_transformers import blocks_for, open_pool, plan_model
 
 from cachecore import default_registry
+from smollm2_demo.decode_speed import decode_speed_text, measure_decode_speed, why_no_decode_speed
 from smollm2_demo.model import Loaded, load_model
 from smollm2_demo.pair import Tally
 from smollm2_demo.progress import Stage
@@ -48,11 +49,27 @@ def run_demo(options: argparse.Namespace) -> dict[str, Any]:
             moves = measure_rates(pool)
     run = describe_run(story, tally, moves)
     report: dict[str, Any] = {"model": loaded.name, "discovery": discovery, "plan": groups, **run}
+    report["decode_speed"] = _decode_speed(options, loaded)
     show([""])
     show(run_text(run, loaded.questions))
+    show(decode_speed_text(report["decode_speed"]))
     report["files"] = write_files(options.out, plans, report)
     show(["", f"Written: {', '.join(report['files'].values())}"])
     return report
+
+
+def _decode_speed(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
+    reason = why_no_decode_speed(options.device, options.backend)
+    if reason is not None:
+        return {"skipped": reason}
+    rows = measure_decode_speed(
+        loaded.model,
+        device=options.device,
+        block_size=options.block_size,
+        kernel_block_size=options.kernel_block_size,
+        backend=options.backend,
+    )
+    return {"dtype": "bfloat16", "rows": rows}
 
 
 def _open(options: argparse.Namespace, loaded: Loaded) -> Any:

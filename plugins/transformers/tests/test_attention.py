@@ -304,7 +304,7 @@ def test_tables_are_uploaded_when_they_change(make_pool):
     bring(pool)
     cache = CachecoreCache(pool)
     steps(paged_model("llama"), cache, 2, 1)
-    tables = cache.sequences._step_tables["full"]
+    tables = cache.sequences.steps._tables["full"]
     uploads = []
     upload = tables._upload
     tables._upload = lambda rows: (uploads.append(cache.get_seq_length()), upload(rows))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from cachecore_transformers.attention import register_attention
 from cachecore_transformers.cache import CachecoreCache
+from cachecore_transformers.graphs import DecodeGraph
 from cachecore_transformers.handed import AttentionPath
 from cachecore_transformers.models import SUPPORTED_KINDS, LayerCache, describe_layers
 from cachecore_transformers.plan import blocks_for, measure_kv_shapes, measure_state_shapes, plan_model
@@ -22,6 +23,7 @@ __all__ = [
     "AttentionPath",
     "CachePool",
     "CachecoreCache",
+    "DecodeGraph",
     "EntryShape",
     "KvShape",
     "LayerCache",

@@ -59,6 +59,11 @@ class StepTables:
         table = self._table[:, : tables.num_blocks]
         return DecodeStep(table, stops, starts if seen else None, span, offset)
 
+    @property
+    def whole(self) -> torch.Tensor:
+        """The table with room for more blocks."""
+        return self._table
+
     def _upload(self, tables: list[list[int]]) -> None:
         num_sequences, num_blocks = len(tables), len(tables[0])
         if num_sequences != len(self._table) or num_blocks > self._table.shape[1]:

@@ -61,15 +61,15 @@ class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transform
         rows = keys, values = self._views()
         check_states(self.cache.layer, key_states, keys, "keys")
         check_states(self.cache.layer, value_states, values, "values")
-        sequences.check_read()
+        sequences.steps.check_read()
         is_step = key_states.shape[2] == 1
         kernels = self._step_kernels(keys) if is_step else ""
         sequences.enter(self.cache.layer, "kv", key_states.shape[0], key_states.shape[2])
         if not isinstance(kernels, str):
-            step = sequences.step(self.group)
+            step = sequences.steps.find(self.group, sequences.tables[self.group], sequences.length)
             kernels.store(rows, key_states, value_states, step)
             sequences.leave()
-            sequences.left_unread(self.cache.layer, self.reader)
+            sequences.steps.left_unread(self.cache.layer, self.reader)
             return mark(key_states, value_states, Handed(self.reader, PagedStep(kernels, rows, step)))
         if is_step:
             self.reader.gathered(kernels)

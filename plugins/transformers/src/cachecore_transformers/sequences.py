@@ -6,12 +6,11 @@ import torch
 
 from cachecore.errors import EngineStateError
 from cachecore_transformers.calls import WRITTEN, ForwardCall, needed_parts
-from cachecore_transformers.decode_steps import DecodeStep, StepTables
-from cachecore_transformers.handed import Reader
 from cachecore_transformers.places import Places, find_places
 from cachecore_transformers.plan import STATE_GROUP
 from cachecore_transformers.pool import CachePool, Group, copy_blocks
 from cachecore_transformers.states import BatchStates
+from cachecore_transformers.steps import Steps
 
 __all__ = ["Sequences"]
 
@@ -33,9 +32,7 @@ class Sequences:
         self.states = BatchStates(pool, self.tables.get(STATE_GROUP))
         self._call = ForwardCall(needed_parts(pool.layers))
         self._places: dict[str, Places] = {}
-        self._steps: dict[str, DecodeStep] = {}
-        self._step_tables: dict[str, StepTables] = {}
-        self._unread: tuple[int, Reader] | None = None
+        self.steps = Steps(pool)
 
     # -- a forward call ------------------------------------------------------------------------
 
@@ -101,34 +98,19 @@ class Sequences:
             places = self._places[group] = find_places(held, tables, span)
         return places
 
-    def step(self, group: str) -> DecodeStep:
-        """The tables of the call under way, which brings one token a sequence, in ``group`` on the device."""
-        step = self._steps.get(group)
-        if step is None:
-            held = self.pool.groups[group]
-            if not isinstance(held, Group):
-                raise EngineStateError(f"group {group!r} has slots, no blocks")
-            if group not in self._step_tables:
-                self._step_tables[group] = StepTables(held)
-            tables = self.tables[group]
-            step = self._steps[group] = self._step_tables[group].step(tables, tables.span(self.length, 1))
-        return step
+    def prepare_step(self) -> tuple[int, ...]:
+        """Take the blocks of the next step and bring the tables up to date, before a graph that reads them.
 
-    def left_unread(self, layer: int, reader: Reader) -> None:
-        """``layer`` handed over only its new keys and values; attention is to read the rest in the blocks."""
-        reader.is_due = True
-        self._unread = layer, reader
+        Returns the addresses that the graph must have been captured with.
+        """
+        self.check_whole("a captured step")
+        self.check_resident("a captured step")
+        self._reserve(self.num_sequences, 1)
+        return self.steps.prepare(self.tables, self.length)
 
-    def check_read(self) -> None:
-        """Raise :class:`~cachecore.EngineStateError` when attention did not do so, and so its result is wrong."""
-        if self._unread is None or not self._unread[1].is_due:
-            return
-        raise EngineStateError(
-            f"layer {self._unread[0]} left its keys and values in the blocks for attention 'cachecore', which was not "
-            "called with them: the model changes them on their way, or computes attention in another way by now. What "
-            "it computed from them is wrong. Call rollback() on the cache (or reset() when it holds the wrong tokens "
-            "already), then model.set_attn_implementation('sdpa') and repeat the call"
-        )
+    def count_step(self) -> None:
+        """The step that was prepared is done, on the device alone."""
+        self._settle()
 
     def leave(self) -> None:
         """Close the forward call after its last layer: count its tokens, let go what no query will see.
@@ -147,9 +129,7 @@ class Sequences:
             When the call has overwritten states of tokens before it: only :meth:`clear` helps then.
         """
         self.leave()
-        if self._unread is not None and self._unread[1].is_due:
-            self._unread[1].config = None  # whoever reads has to show up again
-        self._unread = None
+        self.steps.give_up()
         if not self._call.under_way:
             return
         if self.length and self.states.has_written:
@@ -203,7 +183,7 @@ class Sequences:
         self._call.forget()
         self.states.forget()
         self._places.clear()
-        self._steps.clear()
+        self.steps.forget()
 
     # -- fewer tokens --------------------------------------------------------------------------
 
@@ -255,7 +235,7 @@ class Sequences:
     def clear(self) -> None:
         """Release every block of every sequence, on both tiers."""
         self._forget_call()
-        self._unread = None
+        self.steps.give_up()
         for name, tables in self.tables.items():
             host = self.pool.groups[name].host_allocator
             for sequence in sorted(self.on_host, reverse=True):
@@ -269,6 +249,7 @@ class Sequences:
     def check_whole(self, what: str) -> None:
         """Raise :class:`~cachecore.EngineStateError` when a forward call was interrupted."""
         self.leave()
+        self.steps.forget()
         if self._call.under_way:
             raise EngineStateError(
                 f"{what}: a forward call of {self._call.tokens} tokens was interrupted after layers "
