@@ -509,7 +509,7 @@ def test_bench_prints_a_table(install, capsys):
         (("demo", "no_bench"), "benchmark 'demo' of cachecore-demo 1.2 is 3; expected a callable"),
         (
             ("demo", "missing"),
-            "benchmark 'demo' of cachecore-demo 1.2: import of 'cachecore_demo_module:missing' failed",
+            "benchmark 'demo' of cachecore-demo 1.2: import of 'cachecore_demo_module:missing' raised",
         ),
     ],
 )

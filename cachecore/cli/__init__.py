@@ -10,6 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from cachecore.cli.backends import add_command as add_backends
@@ -40,20 +41,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     prepare_streams()
     parser = _parser()
-    options = parser.parse_args(argv)
-    if options.run is None:
-        parser.print_help(sys.stderr)
-        return 2
     try:
-        code: int = options.run(options)
+        code = _run(parser, argv)
         sys.stdout.flush()
     except CacheCoreError as error:
         return _fail(str(error))
     except BrokenPipeError:
-        # What is still buffered has no reader either; without this, Python complains while it exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_unwritten()
         return 141
     except OSError as error:
+        _drop_unwritten()
         return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("cachecore: interrupted", file=sys.stderr)
@@ -61,9 +58,32 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
+    try:
+        options = parser.parse_args(argv)
+    except SystemExit:  # after --help, --version or wrong usage
+        sys.stdout.flush()  # what cannot be written is an error for these too
+        raise
+    if options.run is None:
+        parser.print_help(sys.stderr)
+        return 2
+    code: int = options.run(options)
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    """One whose help and version can fail to be written, where argparse says nothing."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        if file is sys.stdout:
+            file.write(message)
+        else:
+            super()._print_message(message, file)
+
+
 def _parser() -> argparse.ArgumentParser:
     style: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter}
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="cachecore",
         description="Plan, explain and measure the KV caches of an LLM inference engine.",
         epilog=_EPILOG,
@@ -77,6 +97,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _drop_unwritten() -> None:
+    """Without this, Python tries again to write what is buffered, and complains while it exits."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _fail(message: str) -> int:
-    print(f"cachecore: error: {' '.join(message.split())}", file=sys.stderr)
+    with suppress(OSError):  # the exit code still says it
+        print(f"cachecore: error: {' '.join(message.split())}", file=sys.stderr)
     return 1

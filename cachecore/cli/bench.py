@@ -23,7 +23,8 @@ from typing import Any
 
 import importlib_metadata
 
-from cachecore.cli.terminal import CommandError, add_json, device_name, print_json, progress
+from cachecore.asking import asked, shown
+from cachecore.cli.terminal import CommandError, add_json, device_name, interrupts_heard, print_json, progress
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.nbytes import format_nbytes
@@ -45,6 +46,8 @@ RESULT_KEYS = (
 """What every result says. Rates are 1e9 payload bytes a second, counted once; ``ratio`` is ``gb_per_s`` of
 ``limit_gb_per_s``, the fastest way to move runs of ``run_nbytes``; ``contiguous_ratio`` is ``gb_per_s`` of one
 contiguous copy; ``submit_s`` is how long the call kept the host."""
+
+_END = object()
 
 _DESCRIPTION = """\
 Measure block copies or swaps, after checking that they move the right bytes and no others.
@@ -84,8 +87,11 @@ def run(options: argparse.Namespace) -> int:
     chosen = selection.chosen
     name, bench = _find(chosen.info.name, options.bench)
     forced = f"{chosen.info.name}@{chosen.plugin.distribution}"
-    returned = bench(options.what, device=options.device, backend=forced, quick=options.quick, progress=progress)
-    results = _checked(returned, name)
+    who = f"benchmark {name!r}"
+    returned = asked(
+        who, lambda: bench(options.what, device=options.device, backend=forced, quick=options.quick, progress=progress)
+    )
+    results = _checked(returned, who)
     if options.json:
         print_json(
             {
@@ -106,10 +112,10 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _find(backend: str, asked: str | None) -> tuple[str, Callable[..., Any]]:
+def _find(backend: str, named: str | None) -> tuple[str, Callable[..., Any]]:
     entries = {entry.name: entry for entry in importlib_metadata.entry_points(group=BENCH_GROUP)}
     names = ", ".join(sorted(entries)) or "none"
-    wanted = asked or (backend if backend in entries or len(entries) != 1 else next(iter(entries)))
+    wanted = named or (backend if backend in entries or len(entries) != 1 else next(iter(entries)))
     entry = entries.get(wanted)
     if entry is None:
         raise CommandError(
@@ -117,25 +123,36 @@ def _find(backend: str, asked: str | None) -> tuple[str, Callable[..., Any]]:
             "`python -m pip install cachecore-torch-default`, which brings the one for torch devices"
         )
     origin = "unknown" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
-    try:
-        loaded = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise PluginError(f"benchmark {wanted!r} of {origin}: import of {entry.value!r} failed: {error}") from error
+    with interrupts_heard():
+        loaded: Any = asked(f"benchmark {wanted!r} of {origin}: import of {entry.value!r}", entry.load)
     if not callable(loaded):
-        raise PluginError(f"benchmark {wanted!r} of {origin} is {loaded!r}; expected a callable")
+        raise PluginError(f"benchmark {wanted!r} of {origin} is {shown(loaded)}; expected a callable")
     return wanted, loaded
 
 
-def _checked(returned: Iterable[Mapping[str, Any]], name: str) -> Iterator[dict[str, Any]]:
-    empty = True
-    for result in returned:
-        missing = [key for key in RESULT_KEYS if key not in result]
-        if missing:
-            raise PluginError(f"benchmark {name!r} returned a result without {', '.join(missing)}: {result!r}")
+def _checked(returned: Any, who: str) -> Iterator[dict[str, Any]]:
+    if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
+        raise PluginError(f"{who} returned {shown(returned)}; expected results")
+    results, empty = asked(who, lambda: iter(returned)), True
+    while (result := asked(who, lambda: next(results, _END))) is not _END:
+        yield _checked_result(result, who)
         empty = False
-        yield dict(result)
     if empty:
-        raise PluginError(f"benchmark {name!r} returned no result")
+        raise PluginError(f"{who} returned no result")
+
+
+def _checked_result(result: Any, who: str) -> dict[str, Any]:
+    if not isinstance(result, Mapping):
+        raise PluginError(f"{who} returned {shown(result)} for a result; expected a mapping")
+    missing = [key for key in RESULT_KEYS if key not in result]
+    if missing:
+        raise PluginError(f"{who} returned a result without {', '.join(missing)}: {shown(result)}")
+    for key in RESULT_KEYS:
+        kind: Any = str if key in ("scenario", "path") else (int, float)
+        if not isinstance(result[key], kind):
+            expected = "a string" if kind is str else "a number"
+            raise PluginError(f"{who} returned {key}={shown(result[key])}; expected {expected}")
+    return dict(result)
 
 
 _COLUMNS = (
