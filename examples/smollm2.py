@@ -49,7 +49,12 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=_count, default=12, metavar="N", help="tokens decoded a stage (default: 12)")
     # One by default: threads that wait for each other on a busy machine made the run six times slower (2026-11-29).
     parser.add_argument("--threads", type=_count, default=1, metavar="N", help="CPU threads of torch (default: 1)")
-    parser.add_argument("--model", choices=("smollm2", "tiny"), default="smollm2", help="tiny: random, no weights")
+    parser.add_argument(
+        "--model",
+        choices=("smollm2", "random", "tiny"),
+        default="smollm2",
+        help="random: SmolLM2's shape without its weights; tiny: a small one (default: smollm2)",
+    )
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for files (default: ./out)")
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
     parser.add_argument(

@@ -17,7 +17,7 @@ from cachecore import CacheCoreError, CachePlanSet, StandardLayoutPolicy, defaul
 from smollm2_demo.pair import wait_for
 from smollm2_demo.progress import Stage
 
-__all__ = ["Load", "decode_speed_text", "measure_decode_speed", "why_no_decode_speed"]
+__all__ = ["DTYPE", "Load", "decode_speed_text", "measure_decode_speed", "why_no_decode_speed"]
 
 GRAPH = "CUDA graph"
 WARM_UP = 4
@@ -33,6 +33,9 @@ class Load(NamedTuple):
 
 
 LOADS = (Load(1, 1024), Load(16, 1024), Load(64, 1024), Load(64, 2048, 12))
+
+
+DTYPE = torch.bfloat16
 
 
 class Run(NamedTuple):
@@ -52,13 +55,12 @@ def why_no_decode_speed(device: str, backend: str | None) -> str | None:
 
 
 def measure_decode_speed(
-    loaded: Any, *, device: str, block_size: int, kernel_block_size: int | None, backend: str | None,
-    dtype: torch.dtype = torch.bfloat16, loads: tuple[Load, ...] = LOADS,
+    loaded: Any, *, device: str, block_size: int, kernel_block_size: int | None, backend: str | None
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row a load and way. A way that fails has an ``error`` and no figures; the others go on."""
-    model = copy.deepcopy(loaded).to(dtype)
+    model, loads = copy.deepcopy(loaded).to(DTYPE), LOADS
     plans = plan_model(
-        model.config, block_size=block_size, kernel_block_size=kernel_block_size, dtype=dtype, device=device,
+        model.config, block_size=block_size, kernel_block_size=kernel_block_size, dtype=DTYPE, device=device,
         backend=backend,
     )  # fmt: skip
     ways = _ways(plans, device, backend)

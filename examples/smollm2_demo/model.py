@@ -1,4 +1,4 @@
-"""The model: SmolLM2 from its registry package, or a tiny random one."""
+"""The model: SmolLM2 from its registry package, or a random one of its shape, or a tiny random one."""
 
 from __future__ import annotations
 
@@ -26,6 +26,34 @@ QUESTIONS = (
     "How do plants make their food from light?",
     "Who wrote the play Hamlet, and roughly when?",
 )
+RANDOM: dict[str, tuple[str, dict[str, int], int]] = {
+    "random": (
+        "random weights in the shape of SmolLM2-135M",
+        {
+            "vocab_size": 49152,
+            "hidden_size": 576,
+            "intermediate_size": 1536,
+            "num_hidden_layers": 30,
+            "num_attention_heads": 9,
+            "num_key_value_heads": 3,
+            "max_position_embeddings": 8192,
+        },
+        80,
+    ),
+    "tiny": (
+        "a tiny random Llama",
+        {
+            "vocab_size": 128,
+            "hidden_size": 32,
+            "intermediate_size": 64,
+            "num_hidden_layers": 3,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+        },
+        37,
+    ),
+}
 
 
 class ModelMissingError(FileNotFoundError):
@@ -51,9 +79,9 @@ class Loaded:
 
 
 def load_model(name: str, device: str) -> Loaded:
-    """Load ``smollm2``, or make ``tiny``: a random model that needs no weights, for quick tries."""
+    """Load ``smollm2``; or make ``random`` or ``tiny``, which need no weights: as fast as it, or for quick tries."""
     transformers.utils.logging.set_verbosity_error()
-    loaded = _tiny() if name == "tiny" else _smollm2()
+    loaded = _smollm2() if name == "smollm2" else _random(*RANDOM[name])
     loaded.model.to(device).eval()
     return loaded
 
@@ -90,21 +118,11 @@ def _weights() -> tuple[str, str, str]:
     raise ModelMissingError(f"{PACKAGE} {package.version} holds no .gguf file; install it again")
 
 
-def _tiny() -> Loaded:
+def _random(what: str, shape: dict[str, int], num_tokens: int) -> Loaded:
+    """Prompts of ``num_tokens`` and more start alike."""
     torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=128,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-    )
+    config = LlamaConfig(**shape, pad_token_id=0, bos_token_id=1, eos_token_id=2)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
-    ids = torch.randint(3, 128, (60,), generator=torch.Generator().manual_seed(1)).tolist()
-    prompts = [ids[:37] + ids[38 + 3 * number : 45 + 4 * number] for number in range(4)]
-    return Loaded("a tiny random Llama", model, ("prompt 1", "prompt 2", "prompt 3", "prompt 4"), prompts, None)
+    ids = torch.randint(3, 128, (num_tokens + 23,), generator=torch.Generator().manual_seed(1)).tolist()
+    prompts = [ids[:num_tokens] + ids[num_tokens + 1 + 3 * at : num_tokens + 8 + 4 * at] for at in range(4)]
+    return Loaded(what, model, ("prompt 1", "prompt 2", "prompt 3", "prompt 4"), prompts, None)

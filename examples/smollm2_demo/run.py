@@ -10,7 +10,7 @@ import torch
 from cachecore_transformers import blocks_for, open_pool, plan_model
 
 from cachecore import default_registry
-from smollm2_demo.decode_speed import decode_speed_text, measure_decode_speed, why_no_decode_speed
+from smollm2_demo.decode_speed import DTYPE, decode_speed_text, measure_decode_speed, why_no_decode_speed
 from smollm2_demo.model import Loaded, load_model
 from smollm2_demo.pair import Tally
 from smollm2_demo.progress import Stage
@@ -69,7 +69,7 @@ def _decode_speed(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]
         kernel_block_size=options.kernel_block_size,
         backend=options.backend,
     )
-    return {"dtype": "bfloat16", "rows": rows}
+    return {"dtype": str(DTYPE).removeprefix("torch."), "rows": rows}
 
 
 def _open(options: argparse.Namespace, loaded: Loaded) -> Any:

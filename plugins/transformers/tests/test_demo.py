@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from cachecore import CachePlanSet
 
@@ -34,6 +35,7 @@ def test_equal_logits_exit_0_and_write_everything(demo, tmp_path, capsys):
     assert "Every logit is bitwise equal to plain transformers" in out
     assert "Blocks still held at the end: 0" in out
     assert "0 came back where they were" in out
+    assert "Decode speed of the caches side by side is not measured: backend 'cpu' brings no attention" in out
     files = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
     assert sorted(files) == ["layout.svg", "layout.txt", "plan.json", "report.json"]
     assert files["layout.svg"].startswith("<svg")
@@ -51,6 +53,30 @@ def test_json_is_the_whole_standard_output(demo, capsys):
     assert moved["swap_out"] == moved["swap_in"] == report["story"]["swapped"]["num_blocks"]
     assert moved["copy"] > 0
     assert all(move["bytes_per_s"] > 0 for move in report["moves"])
+
+
+def test_decode_speed_goes_on_where_one_way_fails(demo, capsys, monkeypatch):
+    from cachecore_cpu.backend import CpuBackend
+    from paged_kernels import KERNELS
+    from smollm2_demo import decode_speed
+
+    attention, store = KERNELS["defined"]()
+    monkeypatch.setattr(CpuBackend, "paged_decode_attention", staticmethod(attention), raising=False)
+    monkeypatch.setattr(CpuBackend, "store_decode_tokens", staticmethod(store), raising=False)
+    monkeypatch.setattr(decode_speed, "LOADS", (decode_speed.Load(1, 9, 5), decode_speed.Load(2, 9, 5)))
+    monkeypatch.setattr(decode_speed, "DTYPE", torch.float32)
+
+    assert demo("--json") == 0
+
+    found = json.loads(capsys.readouterr().out)["decode_speed"]
+    rows = {(row["num_sequences"], row["way"]): row for row in found["rows"]}
+    assert len(rows) == 2 * 8
+    failed = {way for (_, way), row in rows.items() if "error" in row}
+    assert failed == {way for _, way in rows if way.endswith("CUDA graph")}
+    assert all("graphs are for CUDA" in row["error"] for row in rows.values() if "error" in row)
+    worked = {key: row for key, row in rows.items() if "error" not in row}
+    assert all(row["difference"] < 1e-5 and row["tokens_per_s"] > 0 for row in worked.values())
+    assert all(row["paths"] == ["paged"] for (_, way), row in worked.items() if "paged" in way)
 
 
 def test_one_wrong_value_exits_1(demo, capsys):

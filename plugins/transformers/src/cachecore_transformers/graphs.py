@@ -46,11 +46,12 @@ class DecodeGraph:
             )
         places = sequences.prepare_step()
         if places != self._seen or len(ids) != len(self._ids):
-            self._seen, self._graph = places, None
+            self._seen, self._graph = (), None
             self._ids = ids.to(self.model.device, torch.int64, copy=True)
             self._positions = torch.full_like(self._ids, sequences.length)
             logits = self._forward()  # compiles and allocates what a capture may not
             self._check_paths()
+            self._seen = places
             return logits
         self._ids.copy_(ids, non_blocking=True)
         self._positions.fill_(sequences.length)
@@ -74,7 +75,6 @@ class DecodeGraph:
     def _check_paths(self) -> None:
         for path in self.cache.attention_paths():
             if path.path != "paged":
-                self._seen = ()
                 raise EngineStateError(
                     f"layer {path.layer} cannot be captured, because it does not read the blocks: {path.reason}"
                 )
