@@ -172,10 +172,13 @@ def test_an_interrupted_benchmark_leaves_nothing(where, tmp_path):
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
-def test_an_interrupt_that_an_import_swallows_is_heard(tmp_path):
-    env = bench_plugin(tmp_path, "return [RESULT]")
+@pytest.mark.parametrize("where", ["when it is loaded", "when it runs"])
+def test_an_interrupt_that_an_import_swallows_is_heard(where, tmp_path):
+    body = "import vendor_library; yield RESULT" if where == "when it runs" else "return [RESULT]"
+    env = bench_plugin(tmp_path, body)
     entries = tmp_path / "plugin_bench-1.0.dist-info" / "entry_points.txt"
-    entries.write_text(entries.read_text().replace("plugin_bench:run", "plugin_bench_run:run"))
+    if where == "when it is loaded":
+        entries.write_text(entries.read_text().replace("plugin_bench:run", "plugin_bench_run:run"))
     (tmp_path / "plugin_bench_run.py").write_text("import vendor_library\nfrom plugin_bench import run\n")
     (tmp_path / "vendor_library.py").write_text(
         "import os, signal, time\n"
@@ -185,6 +188,30 @@ def test_an_interrupt_that_an_import_swallows_is_heard(tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "cachecore", "bench", "copy", "--device", "demo"],
         env=env,
+        check=False,
+        capture_output=True,
+        text=True,
+        preexec_fn=default_interrupts,  # as above
+    )
+
+    assert (done.returncode, done.stderr) == (130, "cachecore: interrupted\n")
+    assert "runs" not in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")
+def test_an_interrupt_while_the_command_line_is_imported_is_heard(tmp_path):
+    site = tmp_path / "sitecustomize.py"
+    site.write_text(
+        "import os, signal, sys\n"
+        "class Interrupting:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'cachecore.cli.terminal':\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "sys.meta_path.insert(0, Interrupting())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "cachecore", "--version"],
+        env=environment(tmp_path),
         check=False,
         capture_output=True,
         text=True,

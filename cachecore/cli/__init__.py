@@ -40,9 +40,8 @@ examples:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line and return its exit code."""
     prepare_streams()
-    parser = _parser()
     try:
-        code = _run(parser, argv)
+        code = _run(_parser(), argv)
         sys.stdout.flush()
     except CacheCoreError as error:
         return _fail(str(error))

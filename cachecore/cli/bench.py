@@ -134,11 +134,16 @@ def _checked(returned: Any, who: str) -> Iterator[dict[str, Any]]:
     if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
         raise PluginError(f"{who} returned {shown(returned)}; expected results")
     results, empty = asked(who, lambda: iter(returned)), True
-    while (result := asked(who, lambda: next(results, _END))) is not _END:
+    while (result := _next(results, who)) is not _END:
         yield _checked_result(result, who)
         empty = False
     if empty:
         raise PluginError(f"{who} returned no result")
+
+
+def _next(results: Iterator[Any], who: str) -> Any:
+    with interrupts_heard():  # the first one may import an array library
+        return asked(who, lambda: next(results, _END))
 
 
 def _checked_result(result: Any, who: str) -> dict[str, Any]:
