@@ -38,8 +38,8 @@ then:
   cachecore check mine --device npu --report mine.json
 """
 
-_SERIES = ">=0.1,<0.2"
-"""Releases of the core and of torch-default that the new plugin is written for."""
+_SERIES, _COMPATIBLE = ">=0.1,<0.2", "~=0.1.0"
+"""Releases of the core and of torch-default that the new plugin is written for; the second where a comma is no comma."""
 
 _LONGEST_NAME = 40
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
@@ -101,6 +101,7 @@ def run(options: argparse.Namespace) -> int:
         "package": package,
         "device_type": options.device_type,
         "series": _SERIES,
+        "compatible": _COMPATIBLE,
     }
     target = Path(distribution) if options.directory is None else options.directory.expanduser()
     written = _write(target, _texts(words))

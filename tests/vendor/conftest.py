@@ -61,10 +61,10 @@ class Environment:
     def __init__(self, folder: Path, variables: dict[str, str]) -> None:
         self.folder, self.variables = folder, variables
 
-    def run(self, *arguments: object, expect: int = 0, **variables: str) -> str:
+    def run(self, *arguments: object, expect: int = 0, in_folder: str = ".", **variables: str) -> str:
         """What ``python *arguments`` prints; it must exit with ``expect``."""
         command = [self.folder / "bin" / "python", *arguments]
-        return ended(command, self.variables | variables, expect, cwd=self.folder)
+        return ended(command, self.variables | variables, expect, cwd=self.folder / in_folder)
 
     def cachecore(self, *arguments: object, expect: int = 0, **variables: str) -> str:
         """What the command line prints; where it fails, what it says."""
