@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from cachecore.budget import Plans, group_names
 from cachecore.errors import AgreementError, PlanError
 from cachecore.holding import Holding
-from cachecore.meaning import seconds, several
+from cachecore.meaning import positive, seconds, several
 from cachecore.report import check_alike, rank_report, read_report
 from cachecore.sizing import check_fit
 from cachecore.solving import GroupBytes, RankMemory, joined
@@ -65,7 +65,7 @@ class Agreement:
 
     def __post_init__(self) -> None:
         for name in ("spare_nbytes", "padding_nbytes"):  # lists, where they travelled
-            object.__setattr__(self, name, tuple(getattr(self, name)))
+            object.__setattr__(self, name, several(getattr(self, name), name))
 
     def counts_of(self, plans: Plans, *, host: bool = False) -> dict[str, int]:
         """The counts of the groups that ``plans`` have: what this rank opens its engine with."""
@@ -155,12 +155,10 @@ def confirm(communicator: Communicator, error: BaseException | None = None, *, t
 
 def solve_reports(reports: Sequence[Mapping[str, Any]], world_size: int) -> Agreement:
     """The counts that every rank computes alike from all reports, in any order of ranks."""
-    for rank, report in enumerate(several(reports, "reports")):
-        if not isinstance(report, Mapping):
-            raise TypeError(f"report {rank} must be what rank_report() returned, not {report!r}")
+    reports = several(reports, "reports")
     if not reports:
         raise PlanError("no reports given; expected one of every rank")
-    if len(reports) != world_size:
+    if len(reports) != positive(world_size, "world_size"):
         raise AgreementError(f"{len(reports)} ranks reported, but there are {world_size}; every rank reports once")
     check_alike(reports)
     length = reports[0]["context_length"]

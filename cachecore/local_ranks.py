@@ -23,6 +23,8 @@ class LocalRank:
 
         After that no round can be held any more: make new ranks.
         """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a string, not {text!r}")
         meeting, limit_s = self._meeting, seconds(timeout_s, "timeout_s")
         meeting.texts[self.rank] = text
         try:

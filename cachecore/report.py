@@ -11,7 +11,7 @@ from typing import Any
 from cachecore.budget import Plans, budget_nbytes, given_counts, holding_of, named_sets, rank_memory, sequences
 from cachecore.errors import AgreementError, PlanError
 from cachecore.holding import UNBOUNDED, Holding
-from cachecore.meaning import not_negative
+from cachecore.meaning import not_negative, several
 from cachecore.schema import CacheTensorSpec
 from cachecore.solving import RankMemory
 
@@ -112,7 +112,9 @@ def read_report(text: str, rank: int) -> Mapping[str, Any]:
 
 def check_alike(reports: Sequence[Mapping[str, Any]]) -> None:
     """Refuse reports of ranks that were given different inputs or built from different models."""
-    for rank, report in enumerate(reports):
+    for rank, report in enumerate(several(reports, "reports")):
+        if not isinstance(report, Mapping):
+            raise TypeError(f"report {rank} must be what rank_report() returned, not {report!r}")
         if "error" in report:
             raise AgreementError(f"rank {rank} cannot be sized: {report['error']}", rank=rank)
         if report.get("version") != REPORT_VERSION:

@@ -177,5 +177,7 @@ def check_fit(
     in_flight_tokens: int = 0,
 ) -> None:
     """Raise :class:`AllocationError` unless ``counts`` fit ``free_nbytes`` in ``where``, saying what would."""
+    if not isinstance(where, str):
+        raise TypeError(f"where must be a name for the memory, not {where!r}")
     rank = rank_memory(plans, not_negative(free_nbytes, "free_nbytes"), host=host)
     check_tier({where: rank}, holdings_of(plans, in_flight_tokens), counts_for(plans, counts, "counts"))

@@ -3,73 +3,26 @@
 from __future__ import annotations
 
 import json
-import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 
-import pytest
+from agreeing import BLOCK, SLOT, agreed, stage
 from hypothesis import given
 from hypothesis import strategies as st
 from samples import PAGE_4, POLICY
 
 from cachecore import (
-    AgreementError,
     AllocationError,
     ByteBackend,
-    CacheCoreError,
     CacheEngine,
-    CachePlanSet,
     GroupSpec,
     KvCacheConfig,
     PlanError,
-    StateCacheRequest,
-    agree,
     build_block_cache_plan,
     sizing,
 )
-from cachecore.agreement import Agreement, confirm, solve_reports
-from cachecore.local_ranks import local_ranks
+from cachecore.agreement import Agreement, solve_reports
 from cachecore.reference import BYTE_COPY
 from cachecore.report import rank_report
-
-BLOCK, HOST_BLOCK, SLOT = 512, 256, 256
-"""Bytes a layer: K and V of 4 tokens, 2 heads, 8 dims in float16 are 128, aligned to 256 each on the device."""
-
-
-def stage(*layers: int, states: tuple[int, ...] = (), head_dim: int = 8) -> CachePlanSet:
-    """The layers of one pipeline stage, some with a recurrent state of 256 bytes."""
-    ssm = StateCacheRequest(name="ssm", shape=(64,), dtype="float32", layers=states or (0,))
-    return build_block_cache_plan(
-        kv=[KvCacheConfig(layers=layers, dtype="float16", num_kv_heads=2, head_dim=head_dim)] if layers else [],
-        states=[ssm] if states else [],
-        geometry=PAGE_4,
-        device="null",
-        policy=POLICY,
-    )
-
-
-def together(step, *arguments, timeout_s=10.0):
-    """``step(communicator, argument)`` in a thread a rank; what each returned or raised."""
-    ranks = local_ranks(len(arguments))
-
-    def tried(rank):
-        try:
-            return step(rank, arguments[rank.rank])
-        except (CacheCoreError, TypeError) as error:
-            return error
-
-    with ThreadPoolExecutor(len(arguments)) as threads:
-        return list(threads.map(tried, ranks))
-
-
-def agreed(*ranks, **shared):
-    """``agree`` on ranks given as ``(plans, memory)`` or ``(plans, memory, more)``."""
-
-    def step(communicator, one):
-        plans, memory, *more = one
-        return agree(communicator, plans, memory_nbytes=memory, timeout_s=10, **shared, **(more[0] if more else {}))
-
-    return together(step, *ranks)
 
 
 def test_stages_with_different_layers_agree_on_the_smallest():
@@ -201,177 +154,6 @@ def test_a_draft_with_full_attention_on_one_rank_keeps_what_the_window_lets_go_o
 
     # 15 blocks of both models on the second rank; a sequence of 20 tokens holds 5 of them, not the 3 of the window
     assert (answers[0].counts, answers[0].num_requests, answers[0].longest_sequence) == ({"full": 15}, 3, 60)
-
-
-# -- host tier ---------------------------------------------------------------------------------
-
-
-def test_ranks_of_a_node_share_its_host_memory():
-    """W36: each of two ranks may not take all of it."""
-    ranks = [
-        (stage(0), 1 << 20, {"node": "a"}),
-        (stage(1), 1 << 20, {"node": "a"}),
-        (stage(2), 1 << 20, {"node": "b"}),
-    ]
-
-    (answer, *others) = agreed(*ranks, host_memory_nbytes=20 * HOST_BLOCK)
-
-    assert others == [answer, answer]
-    assert answer.host_counts == {"full": 10}
-    assert answer.host_spare_nbytes == {"a": 0, "b": 10 * HOST_BLOCK}
-    assert answer.counts_of(stage(0), host=True) == {"full": 10}
-
-
-def test_given_host_counts_are_checked_against_the_node():
-    ranks = [(stage(0), 1 << 20, {"node": "a"}), (stage(1), 1 << 20, {"node": "a"})]
-
-    assert agreed(*ranks, host_memory_nbytes=20 * HOST_BLOCK, host_num_blocks=10)[0].host_counts == {"full": 10}
-    for error in agreed(*ranks, host_memory_nbytes=20 * HOST_BLOCK, host_num_blocks=11):
-        assert isinstance(error, AllocationError)
-        assert error.where == "the host of node 'a'"
-        assert (error.needed_nbytes, error.free_nbytes) == (22 * HOST_BLOCK, 20 * HOST_BLOCK)
-
-
-def test_host_counts_that_do_not_fit_are_refused_with_the_length_that_does():
-    ranks = [(stage(0), 1 << 20, {"node": "a"}), (stage(1), 1 << 20, {"node": "a"})]
-
-    # 21 half blocks: ten of both ranks, 40 tokens
-    for error in agreed(*ranks, host_memory_nbytes=21 * HOST_BLOCK, host_num_blocks=11):
-        assert isinstance(error, AllocationError)
-        assert (error.longest_sequence, error.fits) == (40, {"full": 10})
-        assert "the longest sequence that fits alone has 40 tokens" in str(error)
-
-
-def test_sequences_that_must_fit_the_host_tier_are_checked_over_the_ranks_of_a_node():
-    ranks = [(stage(0), 1 << 20, {"node": "a"}), (stage(1), 1 << 20, {"node": "a"}), (stage(2), 1 << 20)]
-    shared = {"context_length": 16, "host_memory_nbytes": 20 * HOST_BLOCK}
-
-    # ten blocks on the node of two ranks: two sequences of four blocks
-    answer = agreed(*ranks, **shared, host_concurrency=2)[0]
-    assert (answer.host_counts, answer.host_num_requests, answer.host_longest_sequence) == ({"full": 10}, 2, 40)
-    for error in agreed(*ranks, **shared, host_concurrency=3):
-        assert isinstance(error, AllocationError)
-        assert (error.where, error.num_requests, error.longest_sequence) == ("the host of node 'a'", 2, 12)
-        assert (error.needed_nbytes, error.free_nbytes) == (24 * HOST_BLOCK, 20 * HOST_BLOCK)
-
-
-def test_a_host_tier_without_room_for_a_whole_sequence_is_agreed_on_and_told():
-    answer = agreed((stage(0), 1 << 20), context_length=100, host_memory_nbytes=10 * HOST_BLOCK)[0]
-
-    assert (answer.host_counts, answer.host_num_requests, answer.host_longest_sequence) == ({"full": 10}, 0, 40)
-
-
-def test_a_host_tier_that_is_switched_off_holds_nothing():
-    answer = agreed((stage(0), 1 << 20), host_memory_nbytes=1 << 20, host_num_blocks=0)[0]
-
-    assert (answer.host_counts, answer.host_longest_sequence) == ({"full": 0}, 0)
-    assert list(answer.host_padding_nbytes.values()) == [0]
-
-
-def test_without_host_memory_there_is_no_host_tier():
-    answer = agreed((stage(0), 4096))[0]
-
-    assert answer.host_counts is answer.host_padding_nbytes is answer.host_longest_sequence is None
-    assert answer.counts_of(stage(0), host=True) == {"full": 0}
-
-
-# -- failures ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("wrong", "kind"), [({"ratio": 2}, PlanError), ({"num_blocks": "many"}, TypeError), ({"model": 3}, TypeError)]
-)
-def test_an_input_that_one_rank_refuses_is_refused_on_all(wrong, kind):
-    first, second, third = agreed((stage(0), 4096), (stage(1), 4096, wrong), (stage(2), 4096))
-
-    assert type(second) is kind
-    for error in (first, third):
-        assert isinstance(error, AgreementError)
-        assert str(error) == f"rank 1 cannot be sized: {kind.__name__}: {second}"
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"timeout_s": 0}, {"timeout_s": "soon"}, {"num_blocks": {3: 1}}, {"host_concurrency": 2}]
-)
-def test_a_limit_or_count_that_one_rank_refuses_is_refused_on_all_too(wrong):
-    def step(communicator, more):
-        return agree(communicator, stage(communicator.rank), **{"memory_nbytes": 4096, "timeout_s": 10, **more})
-
-    first, second = together(step, {}, wrong)
-
-    assert isinstance(first, AgreementError)
-    assert str(first) == f"rank 1 cannot be sized: {type(second).__name__}: {second}"
-
-
-def test_plans_that_cannot_be_read_are_told_to_all_ranks():
-    first, second = agreed((stage(0), 4096), ("plans", 4096))
-
-    assert "rank 1 cannot be sized: TypeError: plans must be a CachePlanSet" in str(first)
-    assert isinstance(second, TypeError)
-
-
-def test_what_is_no_communicator_is_told():
-    for use in (lambda: agree(None, stage(0), memory_nbytes=1), lambda: confirm(None)):
-        with pytest.raises(TypeError, match=r"communicator must have rank, world_size and all_gather\(\), not be None"):
-            use()
-
-
-def test_what_is_no_error_is_not_confirmed():
-    (rank,) = local_ranks(1)
-
-    with pytest.raises(TypeError, match="error must be the exception that opening raised"):
-        confirm(rank, "it failed")
-
-
-@pytest.mark.parametrize(("reports", "told"), [("reports", "reports must be a sequence"), ([3], "report 0 must be")])
-def test_what_are_no_reports_is_told(reports, told):
-    with pytest.raises(TypeError, match=told):
-        solve_reports(reports, 1)
-
-
-def test_no_reports_are_refused():
-    with pytest.raises(PlanError, match="no reports given"):
-        solve_reports([], 0)
-
-
-def test_a_rank_of_another_model_is_told_on_all():
-    answers = agreed((stage(0), 4096), (stage(0, head_dim=16), 4096), (stage(0), 4096))
-
-    assert {str(answer) for answer in answers} == {
-        "ranks 0 and 1 disagree on layer 0 of cache 'k_cache'; they were built from different models or geometries"
-    }
-
-
-def test_a_rank_that_never_comes_fails_all_others_in_time():
-    def step(communicator, plans):
-        if plans is None:
-            return None
-        return agree(communicator, plans, memory_nbytes=4096, timeout_s=0.2)
-
-    started = time.monotonic()
-    answers = together(step, stage(0), None, stage(1))
-
-    assert time.monotonic() - started < 5
-    assert [type(answer) for answer in answers] == [AgreementError, type(None), AgreementError]
-    assert "rank 1 did not come within 0.2 s" in str(answers[0])
-
-
-def test_a_report_is_expected_of_every_rank():
-    with pytest.raises(AgreementError, match="1 ranks reported, but there are 2"):
-        solve_reports([rank_report(stage(0), memory_nbytes=4096)], 2)
-
-
-def test_all_ranks_hear_that_one_could_not_open():
-    failed = AllocationError("no memory")
-
-    answers = together(lambda communicator, error: confirm(communicator, error, timeout_s=10), None, failed, None)
-
-    assert {str(answer) for answer in answers} == {"rank 1 could not open its engine: AllocationError: no memory"}
-    assert answers[1].__cause__ is failed
-
-
-def test_all_ranks_hear_that_all_are_open():
-    assert together(lambda communicator, _: confirm(communicator, timeout_s=10), None, None) == [None, None]
 
 
 # -- properties --------------------------------------------------------------------------------

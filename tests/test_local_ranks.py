@@ -69,3 +69,19 @@ def test_a_late_rank_fails_too_and_does_not_wait():
 def test_no_ranks_are_refused():
     with pytest.raises(PlanError, match="world_size is 0"):
         local_ranks(0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kind", "told"),
+    [
+        ((b"text", 1), TypeError, "text must be a string"),
+        (("text", None), TypeError, "timeout_s must be a number of seconds, not None"),
+        (("text", float("inf")), PlanError, "timeout_s is inf; expected a number of seconds above 0"),
+        (("text", -1), PlanError, "timeout_s is -1"),
+    ],
+)
+def test_what_is_no_text_or_no_limit_is_refused(arguments, kind, told):
+    (rank,) = local_ranks(1)
+
+    with pytest.raises(kind, match=told):
+        rank.all_gather(*arguments)

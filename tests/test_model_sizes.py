@@ -2,89 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
-from samples import POLICY, Operator, request
+from published import GIB_20, QWEN, QWEN_RUN, dense, indexers, latent, planned, qwen3_next, runs
 
 from cachecore import (
     AgreementError,
-    AllocationError,
     BlockCacheGeometry,
-    CacheCoreError,
     CachePlanSet,
     GroupSpec,
     KvCacheConfig,
-    LayoutError,
-    PlanError,
-    StateCacheRequest,
-    build_block_cache_plan,
     sizing,
 )
 from cachecore.agreement import solve_reports
-from cachecore.kv import head_shard
 from cachecore.report import rank_report
-
-DATA = json.loads((Path(__file__).parent / "data" / "models.json").read_text(encoding="utf-8"))
-CASES = DATA["cases"]
-GIB_20 = 20 * 2**30
-
-
-def case(name: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    found = next(one for one in CASES if one["name"] == name)
-    return found["config"], found["runs"]
-
-
-def runs(*names: str) -> list[Any]:
-    return [
-        pytest.param(config, run, id=f"{name}-{number}")
-        for name in names
-        for config, listed in [case(name)]
-        for number, run in enumerate(listed)
-    ]
-
-
-def dense(config: dict[str, Any], run: dict[str, Any], layers: Any = None, tp_rank: int = 0) -> KvCacheConfig:
-    return KvCacheConfig(
-        layers=config["num_hidden_layers"] if layers is None else layers,
-        dtype=config["torch_dtype"],
-        num_kv_heads=config["num_key_value_heads"],
-        head_dim=config["head_dim"],
-        quant_policy=run.get("kv_dtype", "none"),
-        tp_size=run.get("tp", 1),
-        tp_rank=tp_rank,
-    )
-
-
-def latent(config: dict[str, Any], run: dict[str, Any], tp_rank: int = 0) -> KvCacheConfig:
-    return KvCacheConfig(
-        layers=config["num_hidden_layers"],
-        dtype=config["torch_dtype"],
-        latent_dim=config["kv_lora_rank"],
-        rope_dim=config["qk_rope_head_dim"],
-        sparse_mla="index_topk" in config,
-        quant_policy=run.get("kv_dtype", "none"),
-        tp_size=run.get("tp", 1),
-        tp_rank=tp_rank,
-    )
-
-
-def planned(kv: Any, run: dict[str, Any], modules: Any = (), **more: Any) -> CachePlanSet:
-    geometry = BlockCacheGeometry(run.get("block_size", 16))
-    return build_block_cache_plan(modules, kv=kv, geometry=geometry, device="null", policy=POLICY, **more)
-
-
-def indexers(config: dict[str, Any], run: dict[str, Any]) -> list[Operator]:
-    width = config["index_head_dim"] + 4  # fp8 keys, one fp32 scale a token
-    return [
-        Operator(
-            request("dsa_indexer_k", (run["block_size"], 1, width), layer=layer, per_row_contiguous=True, format="dsa")
-        )
-        for layer in range(config["num_hidden_layers"])
-    ]
 
 
 @pytest.mark.parametrize(("config", "run"), runs("llama-3.1-8b", "llama-3.1-70b"))
@@ -176,47 +108,6 @@ def test_a_latent_and_its_index_stand_side_by_side(config, run):
         assert pages["dsa_indexer_k"] == run["block_size"] * run["index_token_nbytes"]
 
 
-QWEN, (QWEN_RUN,) = case("qwen3-next-80b-a3b")
-
-
-def qwen3_next(tp_size: int = 1, tp_rank: int = 0) -> CachePlanSet:
-    """One rank's share: value heads of the recurrent state; of the convolution, channels in groups by key head."""
-    interval = QWEN["full_attention_interval"]
-    layers = range(QWEN["num_hidden_layers"])
-    attention = tuple(layer for layer in layers if layer % interval == interval - 1)
-    linear = tuple(layer for layer in layers if layer % interval != interval - 1)
-    value_heads = head_shard(QWEN["linear_num_value_heads"], tp_size, tp_rank)
-    key_heads = head_shard(QWEN["linear_num_key_heads"], tp_size, tp_rank)
-    values_a_key = QWEN["linear_num_value_heads"] // QWEN["linear_num_key_heads"]
-    channels = 2 * QWEN["linear_key_head_dim"] + values_a_key * QWEN["linear_value_head_dim"]  # query, key, values
-    shared = {"dtype": QWEN_RUN["state_dtype"], "axes": ("head", "other", "other"), "layers": linear}
-    return planned(
-        KvCacheConfig(
-            layers=attention,
-            dtype=QWEN["torch_dtype"],
-            num_kv_heads=QWEN["num_key_value_heads"],
-            head_dim=QWEN["head_dim"],
-            tp_size=tp_size,
-            tp_rank=tp_rank,
-        ),
-        QWEN_RUN,
-        states=[
-            StateCacheRequest(
-                name="conv",
-                shape=(key_heads.count, channels, QWEN["linear_conv_kernel_dim"] - 1),
-                shard=key_heads,
-                **shared,
-            ),
-            StateCacheRequest(
-                name="ssm",
-                shape=(value_heads.count, QWEN["linear_key_head_dim"], QWEN["linear_value_head_dim"]),
-                shard=value_heads,
-                **shared,
-            ),
-        ],
-    )
-
-
 def test_qwen3_next_states_take_their_bytes_and_pad_nothing():
     plans = qwen3_next()
 
@@ -275,93 +166,3 @@ def test_a_draft_layer_costs_a_hybrid_model_that_layer_s_bytes_and_nothing_else(
 
     # 1000 blocks of 16 tokens, K and V of 2 heads and 256 dims in bfloat16
     assert both - alone == 1000 * 16 * 2 * 2 * 256 * 2
-
-
-# -- what must be refused, and that nothing of the data is passed over --------------------------
-
-
-def pages_of_a_draft(**more: Any) -> CachePlanSet:
-    config, (run, *_) = case("llama-3.1-8b")
-    return planned(replace(dense(config, run), **more), run)
-
-
-def llama_layout_with(change: Any) -> None:
-    """The layout that a plugin returned, with one row changed."""
-    plan = pages_of_a_draft(layers=(0, 1))["full"]
-    first, second = plan.layout.slices[0]
-    replace(plan.layout, slices=(change(first, second), *plan.layout.slices[1:])).validate(plan.specs)
-
-
-def reports_of(*plans: CachePlanSet) -> list[Any]:
-    return [rank_report(one, memory_nbytes=GIB_20) for one in plans]
-
-
-REFUSED: dict[str, list[tuple[type[CacheCoreError], Any]]] = {
-    "logical_block_size that is not a positive multiple of kernel_block_size": [
-        (PlanError, lambda: BlockCacheGeometry(24, 16)),
-        (PlanError, lambda: BlockCacheGeometry(0, 16)),
-    ],
-    "KV heads that a tensor-parallel size neither divides nor replicates": [
-        (PlanError, lambda: pages_of_a_draft(tp_size=3)),
-        (PlanError, lambda: pages_of_a_draft(tp_size=12)),
-    ],
-    "a row placed twice, or missing, or overlapping another, in a layout that a plugin returned": [
-        (LayoutError, lambda: llama_layout_with(lambda first, second: (first, first))),
-        (LayoutError, lambda: llama_layout_with(lambda first, second: (first,))),
-        (
-            LayoutError,
-            lambda: llama_layout_with(lambda first, second: (first, first._replace(offset=first.offset + 256))),
-        ),
-    ],
-    "ranks that report a different number of entries than there are ranks, or that disagree on a layer's spec": [
-        (AgreementError, lambda: solve_reports(reports_of(pages_of_a_draft()), 2)),
-        (AgreementError, lambda: solve_reports(reports_of(pages_of_a_draft(), pages_of_a_draft(head_dim=64)), 2)),
-    ],
-    "memory too small for one block: the error states bytes needed, bytes there, and the longest sequence that fits": [
-        (AllocationError, lambda: sizing.fit(pages_of_a_draft(), memory_nbytes=2097151)),
-    ],
-}
-
-
-@pytest.mark.parametrize("sentence", DATA["must_refuse"])
-def test_what_must_be_refused_is(sentence):
-    for kind, call in REFUSED[sentence]:
-        with pytest.raises(kind) as caught:
-            call()
-    if kind is AllocationError:
-        error = caught.value
-        assert (error.needed_nbytes, error.free_nbytes, error.longest_sequence) == (2097152, 2097151, 0)
-        assert all(told in str(error) for told in ("2097152 bytes needed", "2097151 bytes are there", "has 0 tokens"))
-
-
-GIVEN = {"block_size", "kv_dtype", "tp", "draft", "state_dtype", "rank_memory_nbytes", "note"}
-"""What the runs start from; everything else is a figure."""
-
-FIGURES = {
-    "llama-3.1-8b": {"page_nbytes", "block_nbytes", "fits_20GiB", "request_tokens", "request_blocks"},
-    "llama-3.1-70b": {"page_nbytes", "block_nbytes", "fits_20GiB"},
-    "llama-3.1-8b, two pipeline stages of 17 and 15 layers, 10 GiB a rank": {
-        "stages",
-        "rank_block_nbytes",
-        "num_blocks",
-        "rank_nbytes",
-    },
-    "gpt-oss-120b": {
-        *("page_nbytes", "full_layers", "sliding_layers", "full_block_nbytes", "sliding_block_nbytes"),
-        *("request_tokens", "in_flight_tokens", "request_full_blocks", "request_sliding_blocks", "request_nbytes"),
-    },
-    "deepseek-v3": {"page_nbytes", "block_nbytes", "fits_20GiB"},
-    "deepseek-v3.2": {
-        *("mla_token_nbytes", "index_token_nbytes", "page_nbytes", "block_nbytes", "fits_20GiB", "num_tensors"),
-    },
-    "qwen3-next-80b-a3b": {
-        *("full_layers", "state_layers", "full_token_layer_nbytes", "conv_nbytes", "ssm_nbytes", "slot_layer_nbytes"),
-    },
-}
-"""The figures that the tests above compare, by case: one that is added to the data needs a test."""
-
-
-def test_no_figure_is_passed_over():
-    found = {one["name"]: {key for run in one["runs"] for key in run} - GIVEN for one in CASES}
-
-    assert found == FIGURES

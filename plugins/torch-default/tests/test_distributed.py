@@ -176,6 +176,21 @@ def test_one_rank_agrees_with_itself(one_process):
     assert (ranks.rank, ranks.world_size, ranks.all_gather("alone", 1)) == (0, 1, ["alone"])
 
 
+@pytest.mark.parametrize(
+    ("call", "kind", "told"),
+    [
+        (lambda: TorchCommunicator("world"), TypeError, "group must be a torch.distributed process group, not 'world'"),
+        (lambda: TorchCommunicator(3), TypeError, "group must be a torch.distributed process group, not 3"),
+        (lambda: TorchCommunicator().all_gather(b"text", 1), TypeError, "text must be a string"),
+        (lambda: TorchCommunicator().all_gather("text", "1"), TypeError, "timeout_s must be a number of seconds"),
+        (lambda: TorchCommunicator().all_gather("text", 0), PlanError, "timeout_s is 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(one_process, call, kind, told):
+    with pytest.raises(kind, match=told):
+        call()
+
+
 @pytest.mark.gpu
 def test_two_devices_agree_through_nccl():
     if not dist.is_nccl_available() or torch.cuda.device_count() < 2:

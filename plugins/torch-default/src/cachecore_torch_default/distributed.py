@@ -18,6 +18,7 @@ import torch
 import torch.distributed as dist
 
 from cachecore import AgreementError, EngineStateError, PlanError
+from cachecore.meaning import seconds
 from cachecore_torch_default.peer_calls import Outcome, PeerCalls, next_outcome
 
 __all__ = ["TorchCommunicator"]
@@ -42,6 +43,8 @@ class TorchCommunicator:
     def __init__(self, group: dist.ProcessGroup | None = None, device: torch.device | str | None = None) -> None:
         if not dist.is_available() or not dist.is_initialized():
             raise EngineStateError("torch.distributed has no process group; call init_process_group() first")
+        if not isinstance(group, dist.ProcessGroup) and group not in (None, dist.GroupMember.NON_GROUP_MEMBER):
+            raise TypeError(f"group must be a torch.distributed process group, not {group!r}")
         self._group: Any = dist.group.WORLD if group is None else group
         self.rank = dist.get_rank(self._group)
         self.world_size = dist.get_world_size(self._group)
@@ -69,6 +72,9 @@ class TorchCommunicator:
         AgreementError
             Naming the ranks that are missing, late or dead (``missing``).
         """
+        if not isinstance(text, str):
+            raise TypeError(f"text must be a string, not {text!r}")
+        timeout_s = seconds(timeout_s, "timeout_s")
         self._round += 1
         if self.world_size == 1:
             return [text]
