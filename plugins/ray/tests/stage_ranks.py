@@ -18,6 +18,7 @@ from cachecore import (
     CachePlanSet,
     KvCacheConfig,
     StandardLayoutPolicy,
+    StateCacheRequest,
     build_block_cache_plan,
 )
 from cachecore.reference import BYTE_COPY
@@ -26,10 +27,16 @@ BLOCK = 2048
 """Bytes of a layer's block: K and V of 4 tokens, 2 heads, 64 dims in float16."""
 
 
-def stage(layers: Sequence[int], head_dim: int = 64) -> CachePlanSet:
-    """One stage."""
+SLOT = 1024
+"""Bytes of a layer's state."""
+
+
+def stage(layers: Sequence[int], head_dim: int = 64, state_layers: Sequence[int] = ()) -> CachePlanSet:
+    """One stage; some of its layers may be recurrent."""
+    state = StateCacheRequest(name="recurrent", shape=(4, 64), dtype="float32", layers=tuple(state_layers) or None)
     return build_block_cache_plan(
         kv=KvCacheConfig(layers=layers, num_kv_heads=2, head_dim=head_dim, dtype="float16"),
+        states=[state] if state_layers else [],
         geometry=BlockCacheGeometry(4),
         device="null",
         policy=StandardLayoutPolicy(),
@@ -46,9 +53,10 @@ class StageRank(CacheRank):
         memory: Mapping[str, Any],
         *,
         head_dim: int = 64,
+        state_layers: Sequence[int] = (),
         trouble: Mapping[str, str] | None = None,
     ) -> None:
-        self._stage = layers, head_dim
+        self._stage = layers, head_dim, state_layers
         self._memory = memory
         self._trouble = dict(trouble or {})
 

@@ -7,7 +7,7 @@ import time
 import pytest
 import ray
 from cachecore_ray import agree_on_actors
-from stage_ranks import BLOCK, StageRank, stage
+from stage_ranks import BLOCK, SLOT, StageRank, stage
 
 from cachecore import AgreementError, AllocationError, PlanError, sizing
 
@@ -50,6 +50,16 @@ def test_stages_on_several_nodes_agree_and_open_at_the_agreed_counts(start):
     taken = ray.get([actor.open_and_close.remote() for actor in actors])
     assert taken == [[90 * BLOCK, 90 * BLOCK], [60 * BLOCK, 64 * BLOCK], [90 * BLOCK, 99 * BLOCK]]
     assert taken[0][0] == sizing.reserved_nbytes(stage(range(3)), {"full": 30})
+
+
+def test_stages_with_states_agree_on_slots_too(start):
+    actors = start((1, {"state_layers": (8, 9)}))
+
+    agreement = agree_on_actors(actors, timeout_s=LIMIT_S, num_blocks={"state": 6})
+
+    # 64 blocks' worth of one layer: 6 slots of 2 layers take 6, the other 58 hold 29 blocks of 2 layers
+    assert agreement.counts == {"full": 29, "state": 6}
+    assert ray.get(actors[1].open_and_close.remote()) == [58 * BLOCK + 12 * SLOT, 64 * BLOCK]
 
 
 def test_what_the_driver_wants_is_asked_of_every_rank(start):
@@ -98,11 +108,12 @@ def failing(actors, survivors, limit_s=LIMIT_S, kind=AgreementError, more=None):
     return caught.value
 
 
+@pytest.mark.parametrize("state_layers", [(), (8, 9)], ids=["blocks", "blocks and states"])
 @pytest.mark.parametrize("step", ["plan", "take", "taken"])
-def test_an_actor_that_dies_at_any_step_is_named_to_the_driver_and_to_the_survivors(start, step):
-    actors = start((1, {"trouble": {step: "die"}}))
+def test_an_actor_that_dies_at_any_step_is_named_to_the_driver_and_to_the_survivors(start, step, state_layers):
+    actors = start((1, {"trouble": {step: "die"}, "state_layers": state_layers}), (2, {"state_layers": (10,)}))
 
-    error = failing(actors, (0, 2))
+    error = failing(actors, (0, 2), more={"num_blocks": {"state": 2}})
 
     assert str(error).startswith("rank 1 is gone: ")
     assert (error.rank, error.missing) == (1, [1])
