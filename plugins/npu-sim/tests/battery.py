@@ -109,6 +109,7 @@ def copies(npu: torch.device) -> Iterator[tuple[str, Callable[[], object]]]:
         ),
     )
     yield "matmul", lambda: bool(((torch.ones(2, 3, device=npu) @ torch.ones(3, 2, device=npu)).cpu() == 3).all())
+    yield "a number where a tensor may be", lambda: (torch.arange(5, device=npu) % 3).tolist() == [0, 1, 2, 0, 1]
     yield "linear", lambda: torch.nn.Linear(4, 2).to(npu)(torch.ones(1, 4, device=npu)).shape == (1, 2)
     yield "inference mode", torch.inference_mode()(lambda: torch.zeros(2, device=npu).fill_(1).sum().item())
     yield "save and load", saved

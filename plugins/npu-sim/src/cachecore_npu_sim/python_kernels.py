@@ -141,7 +141,7 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         if isinstance(value, Tensor) and _on_device(value) and not value.numel()
     ]
     pairs += resized
-    args, kwargs = tree_map_only(Tensor, down, (args, dict(kwargs)))
+    args, kwargs = tree_map_only(Tensor, down, (_numbers_as_tensors(op, args), dict(kwargs)))
     args, kwargs = tree_map(_host_device, (args, kwargs))
     result = op(*args, **kwargs)
     for alias, original in resized:
@@ -160,6 +160,17 @@ def _fallback(op: Any, *args: Any, **kwargs: Any) -> Any:
         return _copy_from(tensor, moved)
 
     return tree_map_only(Tensor, up, result)
+
+
+def _numbers_as_tensors(op: Any, args: Sequence[Any]) -> tuple[Any, ...]:
+    """Undo what torch does for kernels in Python: of ``x % 2``, it hands them ``2`` and not a tensor."""
+    declared = zip(op._schema.arguments, args, strict=False)
+    return tuple(
+        torch.tensor(value)
+        if isinstance(value, bool | int | float) and isinstance(one.type, torch.TensorType)
+        else value
+        for one, value in declared
+    )
 
 
 def _host_device(value: Any) -> Any:
