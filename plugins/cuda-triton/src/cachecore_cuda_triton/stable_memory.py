@@ -36,8 +36,8 @@ class _Owner:
             "strides": None,
             "version": 3,
         }
-        # Not at exit: the process gives everything back, and the driver may be gone already.
-        weakref.finalize(self, _give_back, reserved, device).atexit = False
+        end = weakref.finalize(self, _give_back, reserved, device)
+        end.atexit = False  # the process gives everything back, and the driver may be gone already
 
 
 def allocate_stable(
