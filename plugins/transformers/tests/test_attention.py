@@ -8,7 +8,7 @@ from functools import cache
 
 import pytest
 import torch
-from cachecore_transformers import CachecoreCache, plan_model
+from cachecore_transformers import CachecoreCache, DecodeGraph, plan_model
 from paged_kernels import KERNELS, bring
 from transformers import DynamicCache
 from twins import DEVICE, FORKS, NUM_NEW, group_names, poison, prompts, reference, run, tiny_config, tiny_model
@@ -261,13 +261,18 @@ def test_another_model_on_the_same_cache_is_noticed(make_pool):
     cache = CachecoreCache(pool)
     prefill(paged_model("llama"), cache)
 
+    steps(paged_model("llama"), cache, 1)
+    cache.crop(-1)
     with pytest.raises(EngineStateError, match="layer 0 left its keys and values in the blocks"):
         steps(tiny_model("llama"), cache, 1)
 
     cache.rollback()
     past = DynamicCache(config=tiny_model("llama").config)
     prefill(tiny_model("llama"), past)
-    assert_close(steps(paged_model("llama"), cache, 4), steps(tiny_model("llama"), past, 4))
+    for model, path in (("plain", "gathered"), ("paged", "gathered"), ("paged", "paged")):
+        chosen = tiny_model("llama") if model == "plain" else paged_model("llama")
+        assert_close(steps(chosen, cache, 1), steps(tiny_model("llama"), past, 1))
+        assert {each for each, _ in paths(cache)} == {path}
 
 
 def test_an_interrupted_step_is_forgotten(make_pool):
@@ -289,6 +294,49 @@ def test_an_interrupted_step_is_forgotten(make_pool):
     cache.rollback()
 
     assert_close(steps(model, cache, 4), steps(tiny_model("llama"), past, 4))
+
+
+def test_a_step_may_be_prepared_before_the_call(make_pool):
+    """As for a captured graph: blocks are taken and tables stand, as wide as they may get, when the model runs."""
+    pool = make_pool("llama", num_sequences=2)
+    bring(pool)
+    cache, past = CachecoreCache(pool), DynamicCache(config=tiny_model("llama").config)
+    prefill(paged_model("llama"), cache)
+    prefill(tiny_model("llama"), past)
+    for count in range(4):
+        places = cache.sequences.prepare_step()
+        if count == 1:
+            cache.batch_select_indices(torch.tensor([1, 0], device=DEVICE))
+            past.batch_select_indices(torch.tensor([1, 0], device=DEVICE))
+
+        assert_close(steps(paged_model("llama"), cache, 1), steps(tiny_model("llama"), past, 1))
+
+        assert places == cache.sequences.prepare_step()
+    assert cache.get_seq_length() == 25
+
+
+@pytest.mark.parametrize(
+    ("name", "attention", "prompt", "told"),
+    [
+        ("llama", "sdpa", True, "the model's attention is 'sdpa'"),
+        ("llama", "cachecore", False, "the cache is empty"),
+        ("gemma3", "cachecore", True, r"layer 0 \(sliding_attention\) has a window"),
+        ("falcon_h1", "cachecore", True, "has states"),
+        pytest.param(
+            *("llama", "cachecore", True, "graphs are for CUDA"),
+            marks=pytest.mark.skipif(DEVICE.startswith("cuda"), reason="runs there"),
+        ),
+    ],
+)
+def test_what_cannot_be_captured_is_refused(name, attention, prompt, told, make_pool):
+    model = copy.deepcopy(tiny_model(name))
+    model.set_attn_implementation(attention)
+    cache = CachecoreCache(make_pool(name, num_sequences=2))
+    if prompt:
+        prefill(model, cache)
+
+    with pytest.raises(EngineStateError, match=told):
+        DecodeGraph(model, cache)
 
 
 def test_sparse_attention_is_refused(make_pool):

@@ -20,6 +20,7 @@ class Steps:
         self._pool = pool
         self._steps: dict[str, DecodeStep] = {}
         self._tables: dict[str, StepTables] = {}
+        self._readers: dict[int, Reader] = {}
         self._unread: tuple[int, Reader] | None = None
 
     def find(self, group: str, tables: BlockTables, length: int) -> DecodeStep:
@@ -52,6 +53,7 @@ class Steps:
     def left_unread(self, layer: int, reader: Reader) -> None:
         """``layer`` handed over only its new keys and values; attention is to read the rest in the blocks."""
         reader.is_due = True
+        self._readers[layer] = reader
         self._unread = layer, reader
 
     def check_read(self) -> None:
@@ -68,6 +70,7 @@ class Steps:
     def give_up(self) -> None:
         """Whatever was not read is not going to be, and whoever reads has to show up again."""
         if self._unread is not None and self._unread[1].is_due:
-            self._unread[1].config = None
+            for reader in self._readers.values():
+                reader.config = None
         self._unread = None
         self.forget()
