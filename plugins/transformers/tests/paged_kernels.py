@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
+import pytest
 import torch
+from twins import DEVICE
 
 __all__ = ["KERNELS", "bring"]
 
@@ -50,10 +53,10 @@ def defined() -> tuple[Any, Any]:
 
 
 def triton() -> tuple[Any, Any]:
-    import pytest
-
     pytest.importorskip("triton")
     pytest.importorskip("cachecore_cuda_triton")
+    if DEVICE == "cpu":
+        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before any is imported
     from cachecore_cuda_triton.decode_store import store_decode_tokens
     from cachecore_cuda_triton.paged_attention import paged_decode_attention
 
