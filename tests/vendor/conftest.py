@@ -30,10 +30,10 @@ FOLDERS = {
 def lent() -> dict[str, str]:
     """The environment variables of a shell that has torch and pip, but nothing of cachecore and no network."""
     folders = sorted({sysconfig.get_path("purelib"), sysconfig.get_path("platlib")})
-    names = {str(one.name).lower() for one in importlib.metadata.distributions(path=folders)}
+    names = {str(one.name).lower().replace("_", "-") for one in importlib.metadata.distributions(path=folders)}
     if ours := sorted(name for name in names if name.startswith("cachecore")):
         pytest.skip(f"{', '.join(ours)} is installed here, and would be found first; `tox run -e vendor` has none")
-    if missing := sorted({"torch", "pip", "hatchling"} - names):
+    if missing := sorted({"torch", "pip", "hatchling", "pluggy", "importlib-metadata"} - names):
         pytest.skip(f"{', '.join(missing)} is not installed; `tox run -e vendor` has it")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("CACHECORE_", "PIP_", "PYTEST_"))}
     return kept | {
