@@ -20,6 +20,7 @@ from cachecore import (
     plan_from_states,
 )
 from cachecore.explain import explain_plan, explain_text
+from cachecore.explain.text import render
 
 PAGE = BlockCacheGeometry(4)
 
@@ -257,6 +258,36 @@ def test_an_explanation_is_json_and_its_text_keeps_to_the_width(plan):
 
     assert json.loads(json.dumps(explanation)) == explanation
     assert max(map(len, explain_text(plan_set(plan), width=80).splitlines())) <= 80
+
+
+def test_text_tells_equally_spaced_gaps_as_one():
+    # rows of one byte, each at a multiple of 16 on the host: 15 bytes behind each but the last of all
+    geometry = BlockCacheGeometry(1)
+    plans = planned(layer_spec("k", (1, 1, 1), dtype="uint8", rows=1000), geometry=geometry)
+
+    told = explain_text(plans)
+
+    assert "bytes 1 to 16 (15 B), each 16 bytes after the last, to 15,984, 999 times" in " ".join(told.split())
+    assert len(told.splitlines()) < 60
+
+
+def test_gaps_that_are_alike_but_not_evenly_spaced_are_counted():
+    gaps = [{"first_outer": 0, "num_outer": 1, "offset": n * n * 100, "nbytes": 5, "why": "so"} for n in range(40)]
+    data = explain_plan(planned(layer_spec()))
+    data["groups"][0]["device"]["pools"][0]["gaps"] = gaps
+
+    told = " ".join(render(data, 100).split())
+
+    # 40 gaps, two a run: 8 runs are told, and 24 gaps of 5 bytes are left
+    assert "24 more gaps like these, 120 B" in told
+    assert told.count(": so") == 8
+
+
+@pytest.mark.parametrize("wrong", [None, 3, {}])
+@pytest.mark.parametrize("explain", [explain_plan, explain_text])
+def test_what_is_no_plan_set_is_refused(explain, wrong):
+    with pytest.raises(TypeError, match="plans must be a CachePlanSet, not "):
+        explain(wrong)
 
 
 def test_text_tells_equally_spaced_rows_as_one():

@@ -64,6 +64,8 @@ PLANS = {
     "122-rows": lambda: plan_set(kv(122)),
     "more-rows-than-shown": lambda: plan_set(kv(300)),
     "many-pages": lambda: plan_set(kv(2, pages=64)),
+    "a-thousand-pages": lambda: plan_set(kv(2, pages=1024)),
+    "one-byte": lambda: plan_set(planned(layer_spec("k", (1, 1, 1), dtype="uint8"), page=1)),
     "composite": lambda: plan_set(sparse(61)),
     "padding": lambda: plan_set(planned(layer_spec("k", (4, 3, 24), rows=5), layer_spec("v", (4, 3, 10), rows=5))),
     "unlike-pools": lambda: plan_set(
@@ -266,6 +268,44 @@ def test_long_pools_are_shown_in_part():
     assert "… 24 more lines …" in layout_text(PLANS["thirty-layers"]())
     # 300 lines: the first 96 and the last 16 are shown
     assert "… 188 more lines like these …" in layout_svg(PLANS["more-rows-than-shown"]())
+
+
+@pytest.mark.parametrize(("pages", "layers"), [(1024, 32), (65536, 2)])
+def test_a_block_of_many_pages_is_drawn_as_its_first_ones(pages, layers):
+    plans = plan_set(kv(layers, pages=pages))
+    svg, text = layout_svg(plans), layout_text(plans)
+
+    assert f"the first 64 of {pages:,} entries" in svg
+    assert f"the first 64 of {pages:,} entries" in text
+    # 64 pages of K and V a layer on the device: not a rectangle for each of 1,024 pages
+    assert sum(1 for _ in elements(svg, "rect")) < 2 * 64 * layers + 2500
+
+
+def test_the_pages_of_a_row_are_notched_where_they_begin():
+    plan = kv(2, pages=4)
+
+    (pool,) = cut_pools(plan, host=True)
+
+    # a page: 16 tokens * 2 heads * 64 * 2 bytes = 4,096; a row of the host holds four of them
+    notches = [segment.page_starts for line in pool.lines for segment in line.segments]
+    assert [page % 4096 for starts in notches for page in starts] == [0] * 12
+    assert len(notches) == 4
+
+
+def test_letters_keep_their_columns_where_a_label_is_long():
+    plans = plan_set(planned(layer_spec("k", row_ids=(0, 1 << 40))))
+
+    lines = [line for line in layout_text(plans).splitlines() if line.endswith("k" * 20)]
+
+    assert lines
+    assert {len(line) for line in lines} == {88}
+
+
+@pytest.mark.parametrize("wrong", [None, 3, kv(1)])
+@pytest.mark.parametrize("draw", [layout_svg, layout_text])
+def test_what_is_no_plan_set_is_refused(draw, wrong):
+    with pytest.raises(TypeError, match="plans must be a CachePlanSet, not "):
+        draw(wrong)
 
 
 def test_colours_are_asked_for():

@@ -23,6 +23,8 @@ def explain_plan(plans: CachePlanSet, counts: Mapping[str, int] | None = None) -
     every row is listed once and gaps are listed for each range of outer indices that has them, so
     ``nbytes * num_outer`` over the gaps of a pool is its padding, exactly.
     """
+    if not isinstance(plans, CachePlanSet):
+        raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
     return {
         "format": "cachecore-explanation",
         "version": 1,

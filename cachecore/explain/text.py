@@ -12,6 +12,10 @@ from cachecore.nbytes import format_nbytes
 Data = Mapping[str, Any]
 
 
+_MOST_RUNS = 8
+"""Gaps that are alike but not equally spaced are told in so many lines; JSON has each."""
+
+
 def render(data: Data, width: int) -> str:
     """Write what :func:`cachecore.explain.explain_plan` returned."""
     groups = data["groups"]
@@ -104,10 +108,32 @@ def _pool(pool: Data, unit: str, width: int) -> Iterator[str]:
             yield from _field("rows", _run(run), width, indent=6)
     if not pool["gaps"]:
         yield from _field("padding", "none", width, indent=6)
-    for gap in pool["gaps"]:
-        where = _outers(gap["first_outer"], gap["num_outer"])
-        told = f"{where}, bytes {gap['offset']:,} to {gap['offset'] + gap['nbytes']:,} ({gap['nbytes']:,} B)"
-        yield from _field("padding", f"{told}: {gap['why']}", width, indent=6)
+    for gaps in _alike(pool["gaps"]):
+        runs = _runs(gaps)
+        for run in runs[:_MOST_RUNS]:
+            yield from _field("padding", f"{_gap_run(run)}: {run[0]['why']}", width, indent=6)
+        more = [gap for run in runs[_MOST_RUNS:] for gap in run]
+        if more:
+            nbytes = sum(gap["nbytes"] for gap in more)
+            yield from _field("padding", f"{_many(len(more), 'more gap')} like these, {nbytes:,} B", width, indent=6)
+
+
+def _alike(gaps: Sequence[Data]) -> list[list[Data]]:
+    """Gaps of one length, at the same outer indices and for one reason."""
+    alike: dict[tuple[object, ...], list[Data]] = {}
+    for gap in gaps:
+        alike.setdefault((gap["first_outer"], gap["num_outer"], gap["nbytes"], gap["why"]), []).append(gap)
+    return list(alike.values())
+
+
+def _gap_run(run: Sequence[Data]) -> str:
+    first, last = run[0], run[-1]
+    end = first["offset"] + first["nbytes"]
+    told = f"{_outers(first['first_outer'], first['num_outer'])}, bytes {first['offset']:,} to {end:,} "
+    if len(run) == 1:
+        return f"{told}({first['nbytes']:,} B)"
+    step, end = run[1]["offset"] - first["offset"], last["offset"] + last["nbytes"]
+    return f"{told}({first['nbytes']:,} B), each {step:,} bytes after the last, to {end:,}, {len(run):,} times"
 
 
 def _run(run: Sequence[Data]) -> str:
@@ -142,7 +168,7 @@ def _runs(rows: list[Data]) -> list[list[Data]]:
 
 
 def _step(one: Data, two: Data) -> tuple[int, int]:
-    return two["outer"] - one["outer"], two["offset"] - one["offset"]
+    return two.get("outer", 0) - one.get("outer", 0), two["offset"] - one["offset"]
 
 
 def _outers(first: int, count: int) -> str:

@@ -32,6 +32,7 @@ def layout_svg(plans: CachePlanSet, counts: Mapping[str, int] | None = None) -> 
     Bars compare the pools of one block (with ``counts``, also all memory); below them every pool is
     cut open, device on the left, host on the right, rows coloured by cache, padding hatched.
     """
+    _check(plans)
     colours = colours_of([spec.name for plan in plans for spec in plan.specs])
     canvas = Canvas(_WIDTH)
     width = _WIDTH - 2 * _MARGIN
@@ -69,7 +70,13 @@ def layout_text(
     is a dot. A column stands for equally many bytes on both tiers of a group and shows what takes
     most of them.
     """
+    _check(plans)
     return draw_letters(plans, counts, width=width, colour=colour)
+
+
+def _check(plans: object) -> None:
+    if not isinstance(plans, CachePlanSet):
+        raise TypeError(f"plans must be a CachePlanSet, not {plans!r}")
 
 
 def _legend(canvas: Canvas, y: float, plans: CachePlanSet, colours: Mapping[str, str]) -> float:

@@ -130,7 +130,7 @@ class _Pen:
         canvas.text(x, y + 12, f"pool {pool.number}: uint8[{spec.outer}, entries, {spec.inner}]", bold=True)
         canvas.text(x, y + 26, cut_to(self._facts(pool, what, zoom), width, 10), size=10, colour=SOFT)
         y += 34
-        if pool.entries > 1:
+        if pool.drawn > 1:
             y = self._entries(x + GUTTER, y, pool, scale, what)
         top = y
         shown = _shown(pool.lines)
@@ -158,13 +158,14 @@ class _Pen:
         padding, all_of_it = (spec.entry_nbytes - held) * pool.entries, spec.entry_nbytes * pool.entries
         told = f"entry = {what}, {format_nbytes(all_of_it)} a {self.plan.unit}, "
         told += f"padding {format_nbytes(padding)} ({padding / all_of_it:.2%})" if padding else "no padding"
+        told += f", the first {pool.drawn} of {pool.entries:,} entries" if pool.drawn < pool.entries else ""
         return told + (f", drawn {zoom} x wider" if zoom > 1 else "")
 
     def _entries(self, x: float, y: float, pool: CutPool, scale: float, what: str) -> float:
-        """Brackets over the entries of a block."""
+        """Brackets over the entries that are drawn."""
         wide = pool.inner * scale
         name = "page" if what == "kernel page" else what
-        for entry in range(pool.entries):
+        for entry in range(pool.drawn):
             left, right = x + entry * wide, x + (entry + 1) * wide
             if wide > 5:
                 self.canvas.line(left + 1, y + 12, right - 1, y + 12, SOFT)
@@ -211,7 +212,7 @@ class _Pen:
             if self.height >= 11 and segment.longest:
                 labels = [f"{spec.name} {row}", str(row)]
                 _inside(canvas, left, y + high / 2 + 3.4, wide, labels, fill, size=9.5)
-        for entry in range(1, pool.entries):
+        for entry in range(1, pool.drawn):
             border = entry * pool.inner - line.start
             if 0 < border < line.nbytes and pool.inner * scale > 5:
                 canvas.line(x + border * scale, y, x + border * scale, y + high, INK, 1)

@@ -15,6 +15,7 @@ from cachecore.picture.strips import CutPool, Line, cut_pools, line_nbytes, oute
 from cachecore.plan_set import CachePlanSet
 
 _GUTTER = 14
+_INDENT_POOL: dict[str, Any] = {"initial_indent": "    ", "subsequent_indent": "      "}
 _INDENT: dict[str, Any] = {"initial_indent": "  ", "subsequent_indent": "    "}
 _MOST_LINES = 8
 
@@ -35,7 +36,10 @@ def draw_letters(plans: CachePlanSet, counts: Mapping[str, int] | None, *, width
             pen = _Pen(plan, layout, letters, colours, max(16, width - _GUTTER))
             for pool in cut_pools(plan, host=host):
                 spec = layout.pools[pool.number]
-                lines.append(f"    pool {pool.number}  uint8[{spec.outer}, entries, {spec.inner}]")
+                part = f", the first {pool.drawn} of {pool.entries:,} entries" if pool.drawn < pool.entries else ""
+                lines += wrap(
+                    f"pool {pool.number}  uint8[{spec.outer}, entries, {spec.inner}]{part}", width, **_INDENT_POOL
+                )
                 lines += pen.pool(pool)
     return "\n".join(lines) + "\n"
 
@@ -91,6 +95,8 @@ class _Pen:
                 continue
             whole = line.nbytes == pool.strip_nbytes
             label = outer_name(self._plan, self._layout, pool.number, line.outer) if whole else f"at {line.start:,}"
+            if len(label) >= _GUTTER:
+                label = cut_text(label.partition(" ")[2], _GUTTER - 1)
             yield f"{label:>{_GUTTER - 1}} {self._line(line, drawn, columns)}"
 
     def _line(self, line: Line, drawn: int, columns: int) -> str:

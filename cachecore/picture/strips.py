@@ -20,6 +20,13 @@ _MOST_LINES = 1 << 14
 """No strip is broken into more: a damaged plan may have padding of any length."""
 
 
+_MOST_ENTRIES = 64
+"""A block of more entries is drawn as its first ones: all of them hold the same."""
+
+_MOST_NOTCHES = 256
+"""A segment with more page borders has them too close to be drawn."""
+
+
 class Segment(NamedTuple):
     """Bytes ``start .. start + nbytes`` of a line; ``spec`` is None for padding.
 
@@ -47,23 +54,28 @@ class Line(NamedTuple):
 
 
 class CutPool(NamedTuple):
-    """One pool, cut open: at every outer index, a block takes ``entries`` entries of ``inner`` bytes."""
+    """One pool, cut open: at every outer index, a block takes ``entries`` entries of ``inner`` bytes.
+
+    ``drawn`` of them are broken into lines.
+    """
 
     number: int
     inner: int
     entries: int
+    drawn: int
     lines: tuple[Line, ...]
 
     @property
     def strip_nbytes(self) -> int:
-        """Bytes of one block at one outer index; they follow one another in memory."""
-        return self.inner * self.entries
+        """Bytes that are drawn of one block at one outer index; they follow one another in memory."""
+        return self.inner * self.drawn
 
 
 def cut_pools(plan: GroupPlan, *, host: bool) -> tuple[CutPool, ...]:
     """Every pool of a tier that holds bytes, broken into lines of :func:`line_nbytes` bytes."""
     layout = plan.host_layout if host else plan.layout
     entries = plan.num_entries(1, host=host)
+    drawn = min(entries, _MOST_ENTRIES)
     limit = line_nbytes(plan)
     held = occupancy(layout)
     return tuple(
@@ -71,10 +83,11 @@ def cut_pools(plan: GroupPlan, *, host: bool) -> tuple[CutPool, ...]:
             number,
             pool.inner,
             entries,
+            drawn,
             tuple(
                 line
                 for outer, filled in enumerate(held[number])
-                for line in _lines(outer, _strip(layout, filled, pool.inner, entries), limit)
+                for line in _lines(outer, _strip(layout, filled, pool.inner, drawn), limit)
             ),
         )
         for number, pool in enumerate(layout.pools)
@@ -88,7 +101,7 @@ def line_nbytes(plan: GroupPlan) -> int:
     The widest strip of the device with few rows; where every strip holds many, its widest row, or
     several of them.
     """
-    entries = plan.num_entries(1)
+    entries, host_entries = (min(plan.num_entries(1, host=host), _MOST_ENTRIES) for host in (False, True))
     short, long = [], []
     for pool, held in zip(plan.layout.pools, occupancy(plan.layout), strict=True):
         rows = max((sum(one.spec is not None for one in filled) for filled in held), default=0)
@@ -98,7 +111,7 @@ def line_nbytes(plan: GroupPlan) -> int:
             row = max(one.nbytes for filled in held for one in filled if one.spec is not None)
             lines = -(-pool.inner * entries // row)
             long.append(row * -(-lines // _MANY_LINES))
-    tiers = ((plan.layout, entries), (plan.host_layout, plan.num_entries(1, host=True)))
+    tiers = ((plan.layout, entries), (plan.host_layout, host_entries))
     longest = max((pool.inner * count for layout, count in tiers for pool in layout.pools), default=0)
     return max(*(short or long), 1, -(-longest // _MOST_LINES))
 
@@ -127,16 +140,24 @@ def _lines(outer: int, strip: Iterable[tuple[int, Held, int]], limit: int) -> It
     end = 0
     for start, one, pages in strip:
         end = start + one.nbytes
-        page_starts = [start + page * one.nbytes // pages for page in range(1, pages)]
         cuts = [start, *range((start // limit + 1) * limit, end, limit), end]
         longest = max(stop - begin for begin, stop in pairwise(cuts))
         for begin, stop in pairwise(cuts):
             number, at = divmod(begin, limit)
             while number >= len(lines):
                 lines.append([])
-            inside = tuple(page - number * limit for page in page_starts if begin < page < stop)
+            inside = tuple(page - number * limit for page in _page_starts(start, one.nbytes, pages, begin, stop))
             main = stop - begin == longest
             lines[number].append(Segment(at, stop - begin, one.spec, one.row, begin == start, main, inside))
             longest = longest + 1 if main else longest  # only the first of equally long ones
     for number, segments in enumerate(lines):
         yield Line(outer, number * limit, min(limit, end - number * limit), tuple(segments))
+
+
+def _page_starts(start: int, nbytes: int, pages: int, begin: int, stop: int) -> Sequence[int]:
+    """Where further pages of a row of ``nbytes`` at ``start`` begin within ``begin .. stop``, unless they are many."""
+    if pages < 2 or not nbytes:
+        return ()
+    page = nbytes // pages
+    first, last = max(1, (begin - start) // page + 1), min(pages - 1, (stop - 1 - start) // page)
+    return range(start + first * page, start + last * page + 1, page) if last - first < _MOST_NOTCHES else ()
