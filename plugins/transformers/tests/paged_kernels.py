@@ -11,6 +11,9 @@ from twins import DEVICE
 
 __all__ = ["KERNELS", "bring"]
 
+if DEVICE == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, triton's own among them
+
 
 def place(row: torch.Tensor, table: torch.Tensor, token: int, pages_per_block: int) -> tuple[int, ...]:
     """Index of one token in a row view."""
@@ -55,8 +58,6 @@ def defined() -> tuple[Any, Any]:
 def triton() -> tuple[Any, Any]:
     pytest.importorskip("triton")
     pytest.importorskip("cachecore_cuda_triton")
-    if DEVICE == "cpu":
-        os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, so before any is imported
     from cachecore_cuda_triton.decode_store import store_decode_tokens
     from cachecore_cuda_triton.paged_attention import paged_decode_attention
 
