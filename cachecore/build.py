@@ -17,8 +17,8 @@ from cachecore.plan_set import CachePlanSet
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.probing import load_backend, policy_of
 from cachecore.registry import PluginRegistry
-from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec, StateCacheRequest
-from cachecore.state_plan import plan_from_states
+from cachecore.schema import BlockCacheGeometry, BlockCacheRequestContext, CacheTensorSpec
+from cachecore.state_plan import AnyState, plan_from_states
 
 __all__ = ["build_block_cache_plan", "default_registry", "open_engine"]
 
@@ -37,7 +37,7 @@ def build_block_cache_plan(
     geometry: BlockCacheGeometry,
     device: object,
     kv: KvCacheConfig | Sequence[KvCacheConfig] = (),
-    states: Sequence[StateCacheRequest] = (),
+    states: Sequence[AnyState] = (),
     groups: Sequence[GroupSpec] = (),
     backend: str | None = None,
     policy: LayoutPolicy | None = None,
@@ -48,7 +48,7 @@ def build_block_cache_plan(
 
     No device is touched, so a laptop plans for a GPU. ``groups`` names groups with a geometry or a
     window of their own; any other group takes ``geometry``. Standard K/V comes first in its group.
-    ``states`` become state groups beside the block groups.
+    ``states`` (by name, or anonymous as ``(shape, dtype)``) become state groups beside the block groups.
     Bindings are handed out last and all or none.
 
     Raises

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar
 
 from cachecore.asking import asked
@@ -14,7 +15,10 @@ from cachecore.meaning import check_fields, several
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.schema import CacheTensorSpec, StateCacheRequest
 
-__all__ = ["StateCachePlan", "plan_from_states", "state_specs"]
+__all__ = ["AnyState", "StateCachePlan", "named_states", "plan_from_states", "state_specs"]
+
+AnyState = StateCacheRequest | tuple[Sequence[int], Any]
+"""A state by name, or an anonymous one: ``(shape, dtype)``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,18 +89,39 @@ def state_specs(requests: Sequence[StateCacheRequest]) -> tuple[CacheTensorSpec,
     )
 
 
+def named_states(states: Sequence[AnyState]) -> tuple[StateCacheRequest, ...]:
+    """States with the anonymous ones named ``state_0``, ``state_1``, ... in their order.
+
+    >>> [request.name for request in named_states([((4, 8), "float32"), ((3,), "bfloat16")])]
+    ['state_0', 'state_1']
+    """
+    named: list[StateCacheRequest] = []
+    anonymous = count()
+    for state in several(states, "states"):
+        if isinstance(state, StateCacheRequest):
+            named.append(state)
+        elif isinstance(state, (tuple, list)) and len(state) == 2:
+            named.append(StateCacheRequest(name=f"state_{next(anonymous)}", shape=state[0], dtype=state[1]))
+        else:
+            raise TypeError(f"states must be StateCacheRequest or (shape, dtype), not {state!r}")
+    return tuple(named)
+
+
 def plan_from_states(
-    requests: Sequence[StateCacheRequest], policy: LayoutPolicy, *, hints: LayoutHints | None = None
+    states: Sequence[AnyState], policy: LayoutPolicy, *, hints: LayoutHints | None = None
 ) -> tuple[StateCachePlan, ...]:
-    """Let ``policy`` lay out every state group that ``requests`` name, and prove what it returned."""
+    """Let ``policy`` lay out every state group that ``states`` name, and prove what it returned.
+
+    Anonymous states are ``(shape, dtype)``: each has one row in group ``state`` and a name by its number.
+    """
     hints = hints or LayoutHints()
     if not isinstance(policy, LayoutPolicy):
         raise TypeError(f"policy must be a LayoutPolicy, not {policy!r}")
     if not isinstance(hints, LayoutHints):
         raise TypeError(f"hints must be LayoutHints, not {hints!r}")
     groups: dict[str, list[StateCacheRequest]] = {}
-    for request in several(requests, "states"):
-        groups.setdefault(getattr(request, "group", ""), []).append(request)
+    for request in named_states(states):
+        groups.setdefault(request.group, []).append(request)
     plans = []
     for group, listed in groups.items():
         plans.append(_plan_group(group, state_specs(listed), policy, hints))

@@ -264,7 +264,7 @@ def test_import_imports_no_array_library():
     ("more", "message"),
     [
         ({"groups": [3]}, "groups must be of type GroupSpec, not 3"),
-        ({"states": [3]}, "states must be StateCacheRequest, not 3"),
+        ({"states": [3]}, r"states must be StateCacheRequest or \(shape, dtype\), not 3"),
         ({"modules": 3}, "modules must be a sequence, not 3"),
         ({"hints": 3}, "hints must be LayoutHints, not 3"),
         ({"registry": 3, "policy": None}, "registry must be a PluginRegistry, not 3"),

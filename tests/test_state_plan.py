@@ -55,6 +55,31 @@ def test_every_group_gets_its_plan():
     ]
 
 
+def test_anonymous_states_are_named_by_their_number():
+    (plan,) = plan_from_states([((4, 8), "float32"), state("conv"), [[3], "bfloat16"]], POLICY)
+
+    assert [(spec.name, spec.shape, spec.dtype, spec.row_ids) for spec in plan.specs] == [
+        ("state_0", (4, 8), "float32", (0,)),
+        ("conv", state("conv").shape, state("conv").dtype, (0,)),
+        ("state_1", (3,), "bfloat16", (0,)),
+    ]
+    assert plan.name == "state"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "told"),
+    [
+        ([((4, 8), "float32", 3)], TypeError, r"states must be StateCacheRequest or \(shape, dtype\)"),
+        ("ab", TypeError, "states must be a sequence, not 'ab'"),
+        ([((4, 8), "fp8")], PlanError, "fp8"),
+        ([((4, -8), "float32")], PlanError, "state_0"),
+    ],
+)
+def test_what_is_no_anonymous_state_is_refused(wrong, error, told):
+    with pytest.raises(error, match=told):
+        plan_from_states(wrong, POLICY)
+
+
 def test_no_states_make_no_plans():
     assert plan_from_states([], POLICY) == ()
 
