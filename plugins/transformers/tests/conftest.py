@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Any
+
+if os.environ.get("CACHECORE_TEST_DEVICE", "cpu") == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"  # read when kernels are decorated: transformers imports triton's own
 
 import pytest
 import torch

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
 import torch
-from twins import DEVICE
 
 __all__ = ["KERNELS", "bring"]
-
-if DEVICE == "cpu":
-    os.environ["TRITON_INTERPRET"] = "1"  # read when a kernel is decorated, triton's own among them
 
 
 def place(row: torch.Tensor, table: torch.Tensor, token: int, pages_per_block: int) -> tuple[int, ...]:
