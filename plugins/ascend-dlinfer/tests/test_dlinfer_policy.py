@@ -104,6 +104,8 @@ def test_formats_without_a_kernel_are_refused(vendor, fmt):
         (ASCEND, ASCEND_310P, 64, 256, None),
         (ASCEND, ASCEND_310P, 128, 256, "at most 16384 elements"),  # 128 * 256 = 32,768
         (ASCEND, ASCEND_310P, 32, 128, "multiple of 64 up to 128"),
+        (ASCEND, ASCEND_310P, 64, 20, "stores the 40 elements of a token in multiples of 16"),  # 2 heads * 20
+        (ASCEND, ASCEND_910, 64, 20, None),
         (CAMB, None, 16, 128, None),
         (CAMB, None, 64, 128, "pages of 16 tokens"),
         (MACA, None, 17, 128, None),
@@ -119,6 +121,14 @@ def test_pages_that_kernels_take(vendor, soc, page, head_dim, reason):
     else:
         with pytest.raises(PlanError, match=reason):
             policy.check_geometry(kv_specs(config, geometry, policy), geometry)
+
+
+def test_310p_is_planned_and_sized_as_its_nz_pages_are():
+    policy = DlinferPolicy(ASCEND, ASCEND_310P)
+    plan = plan_from_specs(specs_of(policy), BlockCacheGeometry(128), policy)
+
+    # NZ: (2 heads * 128 dims / 16, 128 tokens, 16) * 2 bytes = 65,536 bytes a page, as (128, 2, 128) has
+    assert [pool.inner for pool in plan.layout.pools] == [16 * 128 * 16 * 2] * 2
 
 
 def test_310p_has_no_latent_kernel():

@@ -62,7 +62,7 @@ def test_cuda_is_another_vendors_unless_torch_is_metax(fresh):
     [
         ("Ascend910B3", "", "None"),
         ("Ascend910_9391", "910", "None"),
-        ("Ascend310P3", "310P", "None"),
+        ("Ascend310P3", "310P", "kernels of Ascend 310P take K and V in the NZ format (acl_format=29), as pages of"),
         ("Ascend310P3", "", "this chip is an Ascend 310P, but plans are made for 910; set CACHECORE_ASCEND_SOC=310P"),
         ("Ascend950", "", "this chip's number is 260, which this release does not know"),
         ("Ascend910B3", "A9", "CACHECORE_ASCEND_SOC is 'A9'"),

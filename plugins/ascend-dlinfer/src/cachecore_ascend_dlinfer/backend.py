@@ -36,8 +36,8 @@ __all__ = ["DlinferBackend"]
 class DlinferBackend(TorchBackend):
     """Contiguous pools on one vendor's devices; the host tier mirrors them in page-locked memory.
 
-    Neither ``torch.cuda`` nor ``torch.accelerator`` is asked for anything: the first is another vendor's,
-    and the second's memory calls fail on torch_npu up to 2.12.
+    ``torch.cuda`` is asked for nothing, as it is another vendor's, and ``torch.accelerator`` for no memory
+    figures: those calls fail on torch_npu up to 2.12.
     """
 
     # No 8-byte words: what 64-bit index operators cost on these chips was not measured, 32-bit ones are native.

@@ -115,6 +115,10 @@ class DlinferPolicy(LayoutPolicy):
             return f"Ascend {soc.name} takes pages of a multiple of {soc.page_multiple} up to {soc.largest_page} tokens"
         if heads == 1 and width > _WIDEST_HEAD and not soc.takes_latent:
             return f"Ascend {soc.name} has no kernel for a latent of {width} elements (MLA)"
+        if heads * width % soc.token_multiple:
+            return (
+                f"Ascend {soc.name} stores the {heads * width} elements of a token in multiples of {soc.token_multiple}"
+            )
         if width >= _WIDE and page > _WIDE_PAGE:
             return f"a head of {width} elements takes pages of at most {_WIDE_PAGE} tokens"
         if soc.largest_page_elements is not None and page * width > soc.largest_page_elements:

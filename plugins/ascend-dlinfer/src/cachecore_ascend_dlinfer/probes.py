@@ -15,7 +15,7 @@ __all__ = ["probe_ascend", "probe_camb", "probe_maca"]
 
 
 def probe_ascend(device: DeviceSpec) -> str | None:
-    """None on an Ascend chip of the family that plans are made for. Makes no context."""
+    """None on an Ascend chip of the family that plans are made for, if engines can be had on it. Makes no context."""
     soc = planned_soc()
     if isinstance(soc, str):
         return soc
@@ -38,7 +38,7 @@ def probe_ascend(device: DeviceSpec) -> str | None:
             f"this chip is an Ascend {family.name}, but plans are made for {soc.name}; "
             f"set {SOC_VARIABLE}={family.name} before planning"
         )
-    return None
+    return family.no_engine
 
 
 def probe_camb(device: DeviceSpec) -> str | None:

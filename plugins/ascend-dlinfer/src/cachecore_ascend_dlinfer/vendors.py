@@ -28,7 +28,9 @@ SOC_VARIABLE = "CACHECORE_ASCEND_SOC"
 class SocFamily:
     """One family of Ascend chips: its versions as torch_npu numbers them, and the pages its kernels take.
 
-    ``not_addressable`` is the reason why the bytes of a block mean nothing elsewhere, if they do not.
+    ``not_addressable`` is the reason why the bytes of a block mean nothing elsewhere, if they do not;
+    ``no_engine`` why this release plans and sizes for the chip, but opens no engine on it. ``token_multiple``
+    is what the elements of a token's K or V, all heads together, are stored in multiples of.
     """
 
     name: str
@@ -37,7 +39,9 @@ class SocFamily:
     largest_page: int
     largest_page_elements: int | None = None
     takes_latent: bool = True
+    token_multiple: int = 1
     not_addressable: str | None = None
+    no_engine: str | None = None
 
 
 ASCEND_910 = SocFamily(
@@ -56,9 +60,16 @@ ASCEND_310P = SocFamily(
     largest_page=128,
     largest_page_elements=128 * 128,
     takes_latent=False,
+    token_multiple=16,  # the same folder: (heads * dim // 16, tokens, 16)
     not_addressable=(
         "kernels of Ascend 310P keep K and V in the NZ format (FRACTAL_NZ), whose bytes mean nothing elsewhere; "
         "what this plugin does there was never run"
+    ),
+    no_engine=(
+        "kernels of Ascend 310P take K and V in the NZ format (acl_format=29), "
+        "as pages of (heads * dim / 16, tokens, 16), "
+        "which no order of a page's axes is, in memory of torch_npu.empty_with_format; "
+        "this release plans and sizes for the chip, but opens no engine on it"
     ),
 )
 FAMILIES = {family.name: family for family in (ASCEND_910, ASCEND_310P)}
