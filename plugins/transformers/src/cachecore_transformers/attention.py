@@ -57,9 +57,9 @@ def attention_forward(
                 scale = query.shape[-1] ** -0.5 if scaling is None else scaling
                 return step.attend(query, attention_mask, scale), None
             key, value = step.gather()
-    special = {name: kwargs.get(name) for name in ("softcap", "s_aux")}
-    if any(given is not None for given in special.values()):
-        return _scored(module, query, key, value, attention_mask, dropout, scaling, **special)
+    softcap, s_aux = kwargs.get("softcap"), kwargs.get("s_aux")
+    if softcap is not None or s_aux is not None:
+        return _scored(module, query, key, value, attention_mask, dropout, scaling, softcap=softcap, s_aux=s_aux)
     result: tuple[torch.Tensor, torch.Tensor | None] = sdpa_attention_forward(
         module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **kwargs
     )

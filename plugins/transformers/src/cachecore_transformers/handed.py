@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -81,8 +80,7 @@ class Reader:
         return AttentionPath(layer, path, self.reason, self.num_paged, self.num_gathered)
 
 
-@dataclass(frozen=True, slots=True)
-class PagedStep:
+class PagedStep(NamedTuple):
     """One layer's step of one token, whose keys and values were stored and not gathered."""
 
     kernels: PagedKernels
@@ -100,8 +98,7 @@ class PagedStep:
         return read(keys, places, len(self.step.table)), read(values, places, len(self.step.table))
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
+class Handed(NamedTuple):
     """Keys and values for ``reader``: gathered, or left in the blocks for ``step``."""
 
     reader: Reader
