@@ -145,15 +145,13 @@ def test_a_draft_with_full_attention_on_one_rank_keeps_what_the_window_lets_go_o
         return build_block_cache_plan(kv=[kv], groups=groups, geometry=PAGE_4, device="null", policy=POLICY)
 
     target, draft = windowed(0, window=8), windowed(0)
+    ranks = [({"target": windowed(1, window=8)}, 30 * BLOCK), ({"target": target, "draft": draft}, 30 * BLOCK)]
 
-    answers = agreed(
-        ({"target": windowed(1, window=8)}, 30 * BLOCK),
-        ({"target": target, "draft": draft}, 30 * BLOCK),
-        context_length=20,
-    )
+    for ordered in (ranks, ranks[::-1]):
+        answer = agreed(*ordered, context_length=20)[0]
 
-    # 15 blocks of both models on the second rank; a sequence of 20 tokens holds 5 of them, not the 3 of the window
-    assert (answers[0].counts, answers[0].num_requests, answers[0].longest_sequence) == ({"full": 15}, 3, 60)
+        # 15 blocks of both models on one rank; a sequence of 20 tokens holds 5 of them, not the 3 of the window
+        assert (answer.counts, answer.num_requests, answer.longest_sequence) == ({"full": 15}, 3, 60)
 
 
 # -- properties --------------------------------------------------------------------------------
