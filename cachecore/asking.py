@@ -34,10 +34,13 @@ def asked(what: str, call: Callable[[], T]) -> T:
 
 
 def told(error: BaseException) -> str:
-    """The error and what caused it, also where it cannot say so itself."""
-    cause = error.__cause__ or error.__context__
+    """The error and what caused it, unless it says that itself; also where one cannot say what it is."""
     text = f"{type(error).__name__}: {_written(error, str)}"
-    return text if cause is None else f"{text} (from {type(cause).__name__}: {_written(cause, str)})"
+    cause = error.__cause__ or error.__context__
+    if cause is None:
+        return text
+    reason = f"{type(cause).__name__}: {_written(cause, str)}"
+    return text if reason in text else f"{text} (from {reason})"
 
 
 def shown(value: object) -> str:

@@ -90,12 +90,13 @@ class Choice:
         try:
             return self.select(overrule).chosen
         except NoBackendError as error:
-            names = " and ".join(f"{record.info.name!r} ({record.plugin.distribution})" for record in top)
-            reasons: tuple[str, ...] = getattr(error, "reasons", ())
+            who = [f"{record.info.name} ({record.plugin.distribution})" for record in top]
+            told: tuple[str, ...] = getattr(error, "reasons", ())
+            reasons = tuple(reason for reason in told if reason.startswith(tuple(f"{one}: " for one in who)))
             raise PluginError(
-                f"backends {names} all plan for {self.device}, each with a layout of its own, and no such device is "
-                f"here to tell which is meant ({'; '.join(reasons)}); say which with backend={top[0].info.name!r} or "
-                f"CACHECORE_BACKEND={top[0].info.name}",
+                f"backends {' and '.join(who)} all plan for {self.device}, each with a layout of its own, and no such "
+                f"device is here to tell which is meant; say which with backend={top[0].info.name!r} or "
+                f"CACHECORE_BACKEND={top[0].info.name}. What they say: {'; '.join(reasons)}",
                 device=str(self.device),
                 reasons=reasons,
             ) from error

@@ -113,9 +113,10 @@ def no_backend_error(
     what = f"backend {forced!r}, which is forced, does not serve {device}" if forced else f"no backend serves {device}"
     known = f" Backends are {', '.join(record.info.name for record in backends)}." if forced else ""
     line = _PIP_LINES.get(device.type, "cachecore-torch-default")
+    there = line in {record.plugin.distribution for record in backends}
+    remedy = "" if there else f" `python -m pip install {line}` installs one for {device.type};"
     return NoBackendError(
-        f"{what}: {'; '.join(reasons) or 'no plugin is installed'}.{known} `python -m pip install {line}` installs "
-        f"one for {device.type}; `cachecore backends` shows all",
+        f"{what}: {'; '.join(reasons) or 'no plugin is installed'}.{known}{remedy} `cachecore backends` shows all",
         device=str(device),
         reasons=tuple(reasons),
         install=line,

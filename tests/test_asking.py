@@ -57,6 +57,13 @@ def test_an_error_is_told_with_its_cause():
     assert told(caused) == "ImportError: vendor (from OSError: no libx)"
 
 
+def test_a_cause_that_an_error_names_is_told_once():
+    named = PluginError("load() raised OSError: no libx")
+    named.__cause__ = OSError("no libx")
+
+    assert told(named) == "PluginError: load() raised OSError: no libx"
+
+
 def test_an_error_without_words_is_told_by_its_type():
     caused = OSError("no libx")
     caused.__cause__ = MuteError()

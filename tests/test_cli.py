@@ -274,6 +274,19 @@ def test_backends_shows_every_claimed_device_type(install, capsys):
     assert [device["device"] for device in run_json(capsys, "backends")["devices"]] == ["cpu", "demo", "null"]
 
 
+def test_a_plugin_that_exits_is_named_by_the_check(capsys, monkeypatch):
+    monkeypatch.syspath_prepend(str(BROKEN / "exits"))
+
+    assert main(["backends", "--device", "null", "--check"]) == 1
+
+    told = capsys.readouterr()
+    assert (
+        "not exits-at-probe (cachecore-broken-exits): probe raised SystemExit: broken-exits has seen enough" in told.out
+    )
+    # its policy cannot be loaded, so no plan can be made for the engine of the check
+    assert "check on null failed: NoBackendError: backend 'exits-at-load@cachecore-broken-exits', which is" in told.err
+
+
 def test_backends_that_serve_nothing_are_exit_code_1_when_a_device_was_named(capsys):
     assert main(["backends", "--device", "npu"]) == 1
     told = capsys.readouterr()

@@ -90,6 +90,17 @@ def test_no_backend_error_leaves_out_what_was_not_asked_for():
     )
 
 
+def test_a_plugin_that_is_there_is_not_recommended():
+    installed = record("cuda-triton", distribution="cachecore-cuda-triton")
+
+    error = no_backend_error(DeviceSpec("cuda"), None, [(installed, "no driver")], [installed], [])
+
+    assert str(error) == (
+        "no backend serves cuda: cuda-triton (cachecore-cuda-triton): no driver. `cachecore backends` shows all"
+    )
+    assert error.install == "cachecore-cuda-triton"
+
+
 def test_no_backend_error_without_any_plugin():
     assert "no backend serves mlu: no plugin is installed." in str(
         no_backend_error(DeviceSpec("mlu"), None, [], [], [])

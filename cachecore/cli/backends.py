@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from cachecore.asking import told
 from cachecore.backend import API_VERSION
 from cachecore.build import build_block_cache_plan, open_engine
 from cachecore.cli.listing import listing
@@ -103,7 +104,7 @@ def _data(registry: PluginRegistry) -> dict[str, Any]:
     return {
         "cachecore": {"version": core_version(), "distribution": DISTRIBUTION, "api_version": API_VERSION},
         "stranger": stranger_distribution(),
-        "environment": {name: registry.environ[name] for name in _VARIABLES if registry.environ.get(name)},
+        "environment": {name: registry.environ[name] for name in _VARIABLES if registry.environ.get(name, "").strip()},
         "plugins": [
             *(_plugin(record, "loaded", None) for record in registry.plugins),
             *(_unused(failure, "failed") for failure in registry.failures),
@@ -149,32 +150,34 @@ def _unused(failure: PluginFailure, status: str) -> dict[str, Any]:
 
 
 def _device(registry: PluginRegistry, device: str, *, check: bool) -> dict[str, Any]:
-    told: dict[str, Any] = dict.fromkeys(("device", "chosen", "why", "error", "install", "others", "check"))
-    told |= {"device": device, "others": []}
+    found: dict[str, Any] = dict.fromkeys(("device", "chosen", "why", "error", "install", "others", "check"))
+    found |= {"device": device, "others": []}
     try:
         selection = registry.select(DeviceSpec.parse(device))
     except NoBackendError as error:
-        told["error"] = str(error)
+        found["error"] = str(error)
         line = getattr(error, "install", None)
         if line not in {record.plugin.distribution for record in registry.backends}:
-            told["install"] = line
+            found["install"] = line
         names = {record.info.name for record in registry.backends}
         others = map(_split, getattr(error, "reasons", ()))
-        told["others"] = [other for other in others if other["backend"] in names]  # plugins that failed are told above
-        return told
+        found["others"] = [other for other in others if other["backend"] in names]  # plugins that failed are told above
+        return found
     except CacheCoreError as error:
-        told["error"] = str(error)
-        return told
-    told["chosen"] = selection.chosen.info.name
-    told["why"] = selection.reason
-    told["others"] = [
+        found["error"] = str(error)
+        return found
+    found["chosen"] = selection.chosen.info.name
+    found["why"] = selection.reason
+    found["others"] = [
         {"backend": record.info.name, "distribution": record.plugin.distribution, "reason": reason}
         for record, reason in selection.rejected
     ]
     if check:
         progress(f"opening an engine on {device}")
-        told["check"] = _check(registry, device, f"{selection.chosen.info.name}@{selection.chosen.plugin.distribution}")
-    return told
+        found["check"] = _check(
+            registry, device, f"{selection.chosen.info.name}@{selection.chosen.plugin.distribution}"
+        )
+    return found
 
 
 def _split(reason: str) -> dict[str, str]:
@@ -199,8 +202,10 @@ def _check(registry: PluginRegistry, device: str, backend: str) -> dict[str, Any
             engine.swap_out({1: 0}).synchronize()
             engine.swap_in({0: 2}).synchronize()
             group = engine.stats().to_json()["groups"][0]
-    except (CacheCoreError, ImportError, OSError, RuntimeError, TypeError, ValueError) as error:
-        return {"error": f"{type(error).__name__}: {error}", "copies": []}
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # noqa: BLE001  # a plugin may raise anything; it becomes the answer of the check
+        return {"error": told(error), "copies": []}
     return {
         "error": None,
         "memory_kind": group["memory_kind"],
