@@ -33,8 +33,10 @@ examples:
   cachecore check cpu                                  everything, on the device that the backend names first
   cachecore check ascend --device npu:0 --report ascend.json
   cachecore check mine --level layout --level golden   what can be checked without the device
+  cachecore check mine --level copy                    one level, while it is being written
   cachecore check --list                               levels and checks
 
+A new plugin starts with `cachecore new-backend`.
 exit codes: 0 nothing failed, 1 something failed, 2 what was asked could not be checked
 """
 
@@ -51,7 +53,11 @@ def add_parser(subparsers: Any, style: dict[str, Any] | None = None) -> None:
     parser.add_argument("backend", nargs="?", metavar="BACKEND", help="an installed backend: name or name@distribution")
     parser.add_argument("--device", metavar="DEVICE", help="where to check (default: the first that the backend names)")
     parser.add_argument(
-        "--level", action="append", choices=tuple(LEVELS), metavar="LEVEL", help="may be given several times"
+        "--level",
+        action="append",
+        choices=tuple(LEVELS),
+        metavar="LEVEL",
+        help=f"check this one only; may be given several times: {', '.join(LEVELS)}",
     )
     parser.add_argument("--report", metavar="FILE", help="also write the report, as JSON, to FILE")
     parser.add_argument(
@@ -71,6 +77,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.backend is None:
         args.parser.error("name a BACKEND; `cachecore backends` shows which are installed")
+    if args.report and not Path(args.report).absolute().parent.is_dir():
+        args.parser.error(f"--report {args.report}: its folder is not there; make it first, nothing was checked")
     started = time.perf_counter()
     registry = PluginRegistry()
     registry.load_entry_points()
@@ -81,9 +89,9 @@ def run(args: argparse.Namespace) -> int:
         return 2
     outcomes = run_checks(subject, levels=levels, limit_s=args.limit, progress=_Progress(levels))
     data = report(subject, outcomes, time.perf_counter() - started)
+    _print([json.dumps(data, indent=2, ensure_ascii=False)] if args.json else text(data, verbose=args.verbose))
     if args.report:
         Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    _print([json.dumps(data, indent=2, ensure_ascii=False)] if args.json else text(data, verbose=args.verbose))
     return _exit_code(subject, outcomes)
 
 

@@ -74,6 +74,23 @@ def test_a_wrong_backend_exits_with_1_and_names_the_fault(wrong_backend, capsys)
     assert "read() drops the tail" in printed
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_anything_is_checked(capsys, tmp_path):
+    with pytest.raises(SystemExit) as caught:
+        main(["check", "bytes", "--report", str(tmp_path / "no" / "report.json")])
+
+    printed = capsys.readouterr()
+    assert (caught.value.code, printed.out) == (2, "")
+    assert "report.json: its folder is not there; make it first, nothing was checked" in printed.err
+    assert "checking" not in printed.err
+
+
+def test_help_names_every_level(capsys):
+    with pytest.raises(SystemExit):
+        main(["check", "--help"])
+
+    assert ", ".join(LEVELS) in " ".join(capsys.readouterr().out.split())
+
+
 def test_the_report_is_what_json_prints(wrong_backend, capsys, tmp_path):
     code = main(["check", "wrong", "--level", "memory", "--json", "--report", str(tmp_path / "report.json")])
 

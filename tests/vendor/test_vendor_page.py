@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import doctest
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -75,6 +77,8 @@ def shell(lent, tmp_path) -> Iterator[Shell]:
 
 def follow_console(shell: Shell, block: Block) -> None:
     """Run each ``$`` line; a command that shows a FAIL exits with 1, every other one with 0."""
+    if ":native" in block.text and shutil.which(os.environ.get("CXX", "g++").split()[0]) is None:
+        return  # the page says that this step needs a compiler
     for session in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
         command, _, shown = session.partition("\n")
         code, printed, errors = shell.run(command)
@@ -95,6 +99,7 @@ def applied(text: str, diff: str) -> str:
     return text.replace(old, new)
 
 
+@pytest.mark.timeout(900)
 def test_page_works_to_the_letter(shell, tmp_path):
     blocks = blocks_of(PAGE.read_text(encoding="utf-8"))
 
