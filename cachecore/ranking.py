@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import importlib_metadata
 
-from cachecore.asking import shown
+from cachecore.asking import shown, told
 from cachecore.backend import API_VERSION, BackendInfo
 from cachecore.copying import BlockCopyInfo
 from cachecore.device import DeviceSpec
@@ -123,12 +123,41 @@ def no_backend_error(
     )
 
 
+def entry_points_of(group: str) -> tuple[list[importlib_metadata.EntryPoint], list[PluginFailure]]:
+    """The entry points of ``group``, and the distributions whose own cannot be read: one hides no other."""
+    try:
+        return list(importlib_metadata.entry_points(group=group)), []
+    except Exception:  # noqa: BLE001  # a damaged dist-info raises anything, and then nothing is found; look at each
+        return _entry_points_one_by_one(group)
+
+
+def _entry_points_one_by_one(group: str) -> tuple[list[importlib_metadata.EntryPoint], list[PluginFailure]]:
+    found: list[importlib_metadata.EntryPoint] = []
+    failures: list[PluginFailure] = []
+    seen: set[str] = set()
+    for dist in importlib_metadata.distributions():
+        where = str(dist.locate_file(""))
+        try:
+            name, version = dist.name, dist.version
+        except Exception:  # noqa: BLE001  # as above
+            name, version = "unknown", "?"
+        if name != "unknown" and name in seen:
+            continue  # another one of this name comes first on sys.path
+        seen.add(name)
+        try:
+            found += [entry for entry in dist.entry_points if entry.group == group]
+        except Exception as error:  # noqa: BLE001  # as above
+            record = PluginRecord(f"a distribution in {where}", name, version)
+            failures.append(PluginFailure(record, f"entry_points.txt cannot be read: {told(error)}"))
+    return found, failures
+
+
 def origin_of(entry: importlib_metadata.EntryPoint) -> PluginRecord:
     """Where an entry point comes from; ``unknown`` when its dist-info is damaged."""
     dist = entry.dist
     try:
         return PluginRecord(entry.name, "unknown" if dist is None else dist.name, "?" if dist is None else dist.version)
-    except (OSError, KeyError, TypeError, AttributeError):  # releases of importlib-metadata differ
+    except Exception:  # noqa: BLE001  # releases of importlib-metadata differ, and bytes may be no text
         return PluginRecord(entry.name, "unknown", "?")
 
 

@@ -31,6 +31,7 @@ from cachecore.ranking import (
     PluginRecord,
     Selection,
     check_info,
+    entry_points_of,
     forced_name,
     is_limit,
     origin_of,
@@ -84,7 +85,8 @@ class PluginRegistry:
     def load_entry_points(self) -> None:
         """Load every plugin of the environment, one by one, sorted by name; a broken one hides no other."""
         allow, deny = self._names("CACHECORE_PLUGINS"), self._names("CACHECORE_DISABLE_PLUGINS")
-        found = importlib_metadata.entry_points(group=ENTRY_POINT_GROUP)
+        found, damaged = entry_points_of(ENTRY_POINT_GROUP)
+        self.failures.extend(failure for failure in damaged if failure not in self.failures)
         for entry in sorted(found, key=lambda entry: (entry.name, entry.value)):
             record = origin_of(entry)
             if record in (*self.plugins, *(failure.plugin for failure in (*self.failures, *self.skipped))):

@@ -18,13 +18,15 @@ def stranger_distribution() -> dict[str, str] | None:
     import importlib_metadata  # some 15 ms, which the import of cachecore pays only when there is something to say
 
     try:
-        found = importlib_metadata.distribution("cachecore")
+        version = importlib_metadata.distribution("cachecore").version
     except importlib_metadata.PackageNotFoundError:
         return None
+    except Exception:  # noqa: BLE001  # its metadata is damaged; importing cachecore must not fail for that
+        version = "of an unknown version"
     return {
-        "distribution": found.name,
-        "version": found.version,
-        "advice": f"distribution {found.name!r} {found.version} is installed, a stranger's package that is imported as "
+        "distribution": "cachecore",
+        "version": version,
+        "advice": f"distribution 'cachecore' {version} is installed, a stranger's package that is imported as "
         f"cachecore too; whichever was installed last overwrote the other's files. Run `python -m pip uninstall "
         f"cachecore` and then `python -m pip install --force-reinstall {_OURS}`",
     }

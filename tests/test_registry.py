@@ -129,6 +129,34 @@ def test_a_plugin_that_exits_ends_nothing(on_path):
         open_engine(plans, 1, backend="bytes", registry=registry)
 
 
+DAMAGE = {
+    "undecodable metadata": ("METADATA", b"\xff\xfe\x00Name", ["plugin_good", "plugin_odd"], None),
+    "empty metadata": ("METADATA", b"", ["plugin_good", "plugin_odd"], None),
+    "undecodable entry points": (
+        "entry_points.txt",
+        b"\xff\xfe[cachecore]\nx=y",
+        ["plugin_good"],
+        "UnicodeDecodeError",
+    ),
+    "malformed entry points": ("entry_points.txt", b"[cachecore]\nplugin_odd\n= \n", ["plugin_good"], "TypeError"),
+}
+
+
+@pytest.mark.parametrize(("file", "content", "left", "reason"), DAMAGE.values(), ids=DAMAGE)
+def test_damaged_files_of_one_distribution_hide_no_other(file, content, left, reason, on_path, tmp_path):
+    install_good(tmp_path / "a", "plugin_odd", priority=20)
+    (tmp_path / "a" / "plugin_odd-1.0.dist-info" / file).write_bytes(content)
+    on_path(tmp_path / "a", install_good(tmp_path / "b", "plugin_good", priority=90))
+
+    registry = loaded(CACHECORE_PLUGINS="plugin_odd,plugin_good")
+
+    assert [plugin.name for plugin in registry.plugins] == left
+    assert registry.select("null").chosen.info.name == "plugin_good"
+    told = [failure for failure in registry.failures if "cannot be read" in failure.reason]
+    assert [failure.plugin.distribution for failure in told] == ([] if reason is None else ["plugin-odd"])
+    assert all(f"entry_points.txt cannot be read: {reason}" in failure.reason for failure in told)
+
+
 def test_a_damaged_dist_info_hides_no_other(on_path, tmp_path):
     install_good(tmp_path / "a", "plugin_damaged")
     (tmp_path / "a" / "plugin_damaged-1.0.dist-info" / "METADATA").unlink()

@@ -36,6 +36,16 @@ def test_the_stranger_is_found_with_its_version(stranger):
     assert "python -m pip uninstall cachecore" in found["advice"]
 
 
+@pytest.mark.parametrize("metadata", [b"", b"\xff\xfe\x00Name"], ids=["empty", "undecodable"])
+def test_a_damaged_stranger_is_found_too(stranger, metadata):
+    (stranger / "cachecore-0.4.0.dist-info" / "METADATA").write_bytes(metadata)
+
+    found = stranger_distribution()
+
+    assert found is not None
+    assert "distribution 'cachecore' of an unknown version is installed" in found["advice"]
+
+
 def test_the_import_names_the_stranger(stranger):
     root = str(Path(sys.modules["cachecore"].__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(stranger), root])}

@@ -21,13 +21,12 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-import importlib_metadata
-
 from cachecore.asking import asked, shown
 from cachecore.cli.terminal import CommandError, add_json, device_name, interrupts_heard, print_json, progress
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.nbytes import format_nbytes
+from cachecore.ranking import entry_points_of
 from cachecore.registry import PluginRegistry
 
 BENCH_GROUP = "cachecore.bench"
@@ -113,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _find(backend: str, named: str | None) -> tuple[str, Callable[..., Any]]:
-    entries = {entry.name: entry for entry in importlib_metadata.entry_points(group=BENCH_GROUP)}
+    entries = {entry.name: entry for entry in entry_points_of(BENCH_GROUP)[0]}
     names = ", ".join(sorted(entries)) or "none"
     wanted = named or (backend if backend in entries or len(entries) != 1 else next(iter(entries)))
     entry = entries.get(wanted)
