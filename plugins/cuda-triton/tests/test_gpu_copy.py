@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 from engines import open_gpu, plan_set
@@ -27,6 +29,18 @@ def test_a_copy_is_ordered_on_the_callers_stream(gpu: torch.device) -> None:
                 done = engine.copy_blocks({0: 63})
             done.wait()
             assert int(pool[:, 63].min()) == int(pool[:, 63].max()) == repeat
+
+
+def test_a_thread_that_never_used_the_gpu_may_copy(gpu: torch.device) -> None:
+    with open_gpu(plan_set(rows_spec(4, 1 << 16), tokens=1), 8) as engine, ThreadPoolExecutor(1) as thread:
+        pool = engine.allocation().pools[0].random_(0, 256)
+        expected = pool.clone()
+        expected[:, 3] = expected[:, 1]
+        torch.cuda.synchronize()
+
+        thread.submit(lambda: engine.copy_blocks({1: 3}).synchronize()).result()
+
+        assert torch.equal(pool, expected)
 
 
 def test_more_tiles_than_a_grid_axis_holds(gpu: torch.device) -> None:

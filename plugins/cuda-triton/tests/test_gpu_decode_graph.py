@@ -21,7 +21,7 @@ TOLERANCE = {torch.float32: 2e-3, torch.float16: 2e-2, torch.bfloat16: 1e-1}
 def model(gpu: torch.device) -> Any:
     torch.manual_seed(0)
     config = transformers.LlamaConfig(
-        vocab_size=256, hidden_size=192, intermediate_size=256, num_hidden_layers=3, num_attention_heads=9,
+        vocab_size=256, hidden_size=576, intermediate_size=256, num_hidden_layers=3, num_attention_heads=9,
         num_key_value_heads=3, head_dim=64, pad_token_id=0, bos_token_id=1, eos_token_id=2,
     )  # fmt: skip
     return transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32).to(gpu).eval()

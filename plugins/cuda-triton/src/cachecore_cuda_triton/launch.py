@@ -5,6 +5,7 @@ from __future__ import annotations
 from array import array
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from threading import local
 from typing import Any
 
 import torch
@@ -119,6 +120,9 @@ def _compiled(which: str, widths: int, device: torch.device) -> Any:
         return zero_tiles.warmup(some, some, 0, **options)
 
 
+_thread = local()
+
+
 class Upload:
     """Ids on their way to ``address``; say :meth:`release` once the work that reads them is queued."""
 
@@ -165,4 +169,8 @@ def current_stream(device: torch.device) -> int:
     """The caller's current stream as a raw handle; 0 where there are none."""
     if device.type != "cuda":
         return 0
+    if not hasattr(_thread, "attached"):
+        # A new thread has no CUDA context until torch's runtime is asked something; driver calls alone bring none.
+        torch.cuda.current_stream(device).query()
+        _thread.attached = True
     return int(triton.runtime.driver.active.get_current_stream(device.index))
