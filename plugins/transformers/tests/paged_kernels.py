@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from twins import DEVICE
 
 __all__ = ["KERNELS", "bring"]
 
@@ -62,7 +63,7 @@ def triton() -> tuple[Any, Any]:
 KERNELS = {"defined": defined, "triton": triton}
 
 
-def bring(pool: Any, name: str = "defined") -> None:
+def bring(pool: Any, name: str = "defined" if DEVICE == "cpu" else "triton") -> None:
     """Let the pool's backend have the kernels that are called ``name``."""
     backend = pool.engine.backend
     backend.paged_decode_attention, backend.store_decode_tokens = KERNELS[name]()
