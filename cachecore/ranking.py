@@ -80,8 +80,8 @@ def forced_name(asked: str | None, environ: Mapping[str, str]) -> str | None:
     if asked is not None and not isinstance(asked, str):
         raise TypeError(f"backend must be a name, or name@distribution, not {asked!r}")
     given = (asked or "").strip() or environ.get("CACHECORE_BACKEND", "").strip()
-    name, at, distribution = given.partition("@")
-    return f"{name.strip()}{at}{distribution.strip()}" or None
+    name, distribution = (part.strip() for part in given.partition("@")[::2])
+    return f"{name}@{distribution}" if distribution else name or given or None
 
 
 def claimed_twice(backends: Iterable[BackendRecord]) -> dict[str, str]:

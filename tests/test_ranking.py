@@ -58,6 +58,10 @@ def test_a_name_may_carry_its_distribution(forced, named):
         (None, "  ", None),
         (None, " slow @ dist ", "slow@dist"),
         ("\tfast\n", None, "fast"),
+        ("fast@", None, "fast"),
+        ("fast @ ", None, "fast"),
+        ("@dist", None, "@dist"),
+        ("@", "slow", "@"),
     ],
 )
 def test_stray_spaces_force_nothing(asked, variable, forced):
