@@ -40,6 +40,14 @@ def asked(vendors, expect: int = 0, **variables: str) -> dict[str, object]:
     return json.loads(told[: told.rindex("}") + 1])["devices"][0]
 
 
+def test_a_new_backend_keeps_every_contract_as_it_stands(vendors):
+    report = json.loads(vendors.cachecore("check", "acme", "--json"))
+
+    assert (report["status"], report["device"]) == ("pass", "cpu")
+    passed = {level["level"] for level in report["levels"] if level["status"] == "pass"}
+    assert passed == {level["level"] for level in report["levels"]} - {"order"}  # the CPU has no streams
+
+
 def test_the_one_that_is_there_serves_and_the_other_says_what_it_lacks(vendors):
     device = asked(vendors)
 
