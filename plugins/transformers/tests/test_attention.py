@@ -135,15 +135,17 @@ def test_soft_capped_scores_are_computed_as_eager_does(make_pool):
     assert_close(logits["cachecore"], logits["eager"])
 
 
-def test_masks_of_any_form(make_pool):
+@pytest.mark.parametrize(("name", "length"), [("llama", 22), ("mistral", 12)])
+def test_masks_of_any_form(name, length, make_pool):
     """Pads in the middle are masked in the kernel; a mask that is added to the scores is not for it."""
-    pool = make_pool("llama", num_sequences=4)
+    pool = make_pool(name, num_sequences=4)
     bring(pool)
-    model, plain = paged_model("llama"), tiny_model("llama")
+    model, plain = paged_model(name), tiny_model(name)
     mask = torch.ones(2, 22, dtype=torch.int64, device=DEVICE)
-    mask[0, 5:9] = 0
-    added = torch.zeros(2, 1, 1, 22, device=DEVICE).masked_fill(mask[:, None, None] == 0, -1e30)
-    for each, reason in ((mask, None), (added, "the mask is (2, 1, 1, 22) of torch.float32; the kernel takes bool")):
+    mask[0, 13:17] = 0
+    added = torch.zeros(2, 1, 1, length, device=DEVICE).masked_fill(mask[:, None, None, -length:] == 0, -1e30)
+    told = f"the mask is (2, 1, 1, {length}) of torch.float32; the kernel takes bool"
+    for each, reason in ((mask, None), (added, told)):
         cache, past = CachecoreCache(pool), DynamicCache(config=plain.config)
         prefill(model, cache)
         prefill(plain, past)
