@@ -112,7 +112,7 @@ class CachecoreCache(Cache):
         other = CachecoreCache(self.pool)
         fork_into(self.sequences, other.sequences)
         for layer, twin in zip(self.layers, other.layers, strict=True):
-            if isinstance(layer, BlockLayer):
+            if isinstance(layer, BlockLayer) and isinstance(twin, BlockLayer):
                 twin.reader.config, twin.reader.asks = layer.reader.config, layer.reader.asks
         return other
 

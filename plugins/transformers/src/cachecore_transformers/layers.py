@@ -83,8 +83,7 @@ class BlockLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # transform
     def _step_kernels(self, keys: torch.Tensor) -> PagedKernels | str:
         """What computes this layer's next step in the blocks, or why nothing does."""
         if self._kernels is None:
-            pool = self.sequences.pool
-            self._kernels = self.not_paged or find_kernels(pool, pool.groups[self.group], keys.dtype)
+            self._kernels = self.not_paged or find_kernels(self.sequences.pool, self.group, keys.dtype)
         if isinstance(self._kernels, str):
             return self._kernels
         return self.reader.why_not() or self._kernels

@@ -102,16 +102,16 @@ class PagedKernels(NamedTuple):
         ).unsqueeze(1)
 
 
-def find_kernels(pool: CachePool, group: Group, dtype: torch.dtype) -> PagedKernels | str:
-    """The kernels of the pool's backend for ``group``, or the reason why there are none."""
-    backend = pool.engine.backend
+def find_kernels(pool: CachePool, name: str, dtype: torch.dtype) -> PagedKernels | str:
+    """The kernels of the pool's backend for group ``name``, or the reason why there are none."""
+    backend, group = pool.engine.backend, pool.groups[name]
     attention = getattr(backend, "paged_decode_attention", None)
     token_store = getattr(backend, "store_decode_tokens", None)
     if attention is None or token_store is None:
         return f"backend {backend.name!r} brings no paged_decode_attention"
     if dtype not in _DTYPES:
         return f"the cache is in {dtype}; kernels are for bfloat16, float16 and float32"
-    if group.rate != 1:
-        return f"an entry holds {group.rate} tokens"
+    if not isinstance(group, Group) or group.rate != 1:
+        return f"group {name!r} does not keep every token's keys and values in blocks"
     pages = 1 if group.plan.layout.pages_per_entry > 1 else group.block_size // group.page_size
     return PagedKernels(attention, token_store, group, pages)
