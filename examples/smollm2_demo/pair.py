@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -92,9 +91,8 @@ class Pair:
             tally.decode_plain_s += plain_s
 
     def fork(self, repeats: int) -> None:
-        """Every sequence becomes ``repeats``: on blocks by sharing and copying, on the plain side by deep copy."""
+        """Every sequence becomes ``repeats``: on blocks by sharing and copying, on the plain side in new tensors."""
         self.blocks.batch_repeat_interleave(repeats)
-        self.plain = copy.deepcopy(self.plain)
         self.plain.batch_repeat_interleave(repeats)
         self.mask = self.mask.repeat_interleave(repeats, dim=0)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import io
 import json
@@ -92,13 +91,6 @@ def copies(npu: torch.device) -> Iterator[tuple[str, Callable[[], object]]]:
         buffer.seek(0)
         return torch.load(buffer, map_location="cpu").device.type == "cpu"
 
-    def deep_copied() -> bool:
-        part = moved[1:, 2:]
-        first, second = copy.deepcopy([part, part])
-        apart = first.untyped_storage().data_ptr() != moved.untyped_storage().data_ptr()
-        alike = torch.equal(first.cpu(), src[1:, 2:]) and first.stride() == part.stride()
-        return apart and alike and first is second and copy.deepcopy(src).device.type == "cpu"
-
     yield "index_copy_", index_copy
     yield "index put", index_put
     yield "_foreach_copy_", foreach
@@ -113,7 +105,6 @@ def copies(npu: torch.device) -> Iterator[tuple[str, Callable[[], object]]]:
     yield "linear", lambda: torch.nn.Linear(4, 2).to(npu)(torch.ones(1, 4, device=npu)).shape == (1, 2)
     yield "inference mode", torch.inference_mode()(lambda: torch.zeros(2, device=npu).fill_(1).sum().item())
     yield "save and load", saved
-    yield "deepcopy", deep_copied
 
 
 def memory(npu: torch.device) -> Iterator[tuple[str, Callable[[], object]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import time
 from collections.abc import Callable
@@ -124,6 +125,12 @@ def devices_are_apart() -> bool:
     return False
 
 
+def deepcopy_copies_the_bytes() -> bool:
+    cache = pool()
+    first, second = copy.deepcopy([cache, cache])
+    return first is second and first.data_ptr() != cache.data_ptr() and torch.equal(first.cpu(), cache.cpu())
+
+
 CASES: tuple[Callable[[], bool], ...] = (
     batch_copy_equals_index_copy,
     swap_on_a_side_stream_is_asynchronous_and_right,
@@ -133,6 +140,7 @@ CASES: tuple[Callable[[], bool], ...] = (
     wrong_direction_of_a_batch_is_refused,
     bad_index_surfaces_at_synchronize,
     devices_are_apart,
+    deepcopy_copies_the_bytes,
 )
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import ModuleType
 
 import torch
@@ -91,22 +91,6 @@ def _stream(stream: Stream | None) -> Iterator[Stream | None]:
         _Current.stream = before
 
 
-def _clone_storage(name: str) -> Callable[[torch.UntypedStorage], torch.UntypedStorage]:
-    """``clone`` of storages, which ``copy.deepcopy`` of a tensor calls, for this device too.
-
-    torch takes a storage's memory from an allocator that can be given in C++ only, and crashes without one.
-    """
-    clone = torch.UntypedStorage.clone
-
-    def cloned(storage: torch.UntypedStorage) -> torch.UntypedStorage:
-        if storage.device.type != name:
-            return clone(storage)
-        taken: torch.UntypedStorage = MEMORY.allocate(storage.nbytes()).untyped_storage()
-        return taken.copy_(storage)
-
-    return cloned
-
-
 _kept: list[torch.library.Library] = []
 
 
@@ -138,7 +122,6 @@ def make_device(name: str) -> ModuleType:
     for attribute, function in functions.items():
         setattr(module, attribute, function)
     _setup_privateuseone_for_python_backend(name, backend_module=module)
-    torch.UntypedStorage.clone = _clone_storage(name)  # type: ignore[method-assign, assignment]
     _Current.default = _Current.stream = Stream()
     _kept.extend(register_kernels())
     return module
