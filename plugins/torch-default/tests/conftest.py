@@ -15,7 +15,7 @@ torch.set_num_threads(1)
 
 def found_devices() -> list[str]:
     """The CPU, and the accelerator where there is one."""
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return ["cpu"] if accelerator is None else ["cpu", accelerator.type]
 
 
