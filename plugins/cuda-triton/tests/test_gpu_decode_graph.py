@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from cachecore import EngineStateError
+
 transformers = pytest.importorskip("transformers")
 cachecore_transformers = pytest.importorskip("cachecore_transformers")
 
@@ -91,3 +93,28 @@ def test_a_captured_step_follows_swaps_and_another_batch(model: Any, gpu: torch.
 
     for one, two in ((torch.cat(got, 1), expected), (torch.cat(after, 1), torch.cat(expected_after, 1))):
         assert float((one - two).norm() / two.norm()) < TOLERANCE[torch.float32]
+
+
+def test_a_captured_step_after_a_sleep(model: Any, gpu: torch.device) -> None:
+    ours = copy.deepcopy(model)
+    ours.set_attn_implementation("cachecore")
+    ids = tokens(3, 60, gpu)
+    expected = logits_of(model, transformers.DynamicCache(config=model.config), ids, 20)
+    options = {"num_sequences": 3, "max_tokens": 64, "device": "cuda", "dtype": torch.float32}
+    with (
+        cachecore_transformers.open_pool(ours.config, backend="cuda-triton", **options) as pool,
+        cachecore_transformers.CachecoreCache(pool) as cache,
+        torch.inference_mode(),
+    ):
+        ours(ids[:, :20], past_key_values=cache, logits_to_keep=1)
+        step = cachecore_transformers.DecodeGraph(ours, cache)
+        got = [step(ids[:, at : at + 1]).clone() for at in range(20, 40)]
+        pool.engine.sleep()
+        with pytest.raises(EngineStateError, match="asleep"):
+            step(ids[:, 40:41])
+        taken = torch.full((64 << 20,), 0x5A, dtype=torch.uint8, device=gpu)
+        pool.engine.wake()
+        got += [step(ids[:, at : at + 1]).clone() for at in range(40, 60)]
+        del taken
+
+    assert float((torch.cat(got, 1) - expected).norm() / expected.norm()) < TOLERANCE[torch.float32]

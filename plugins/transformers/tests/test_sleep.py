@@ -28,3 +28,17 @@ def test_a_sleeping_model_says_so(make_pool):
 
     with pytest.raises(EngineStateError, match=r"asleep; call wake\(\)"):
         both.steps(1)
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "lfm2", "mamba"])
+def test_states_that_were_out_as_copies_go_back_to_where_the_memory_is_now(make_pool, name):
+    pool = make_pool(name, num_sequences=8)
+    both = twins(name, pool)
+    both.steps(2)
+    both.select([1, 0, 1])  # slots that do not follow one another, so that layers get copies
+    both.steps(2)
+
+    pool.engine.sleep()
+    pool.engine.wake()
+
+    both.steps(3)

@@ -17,7 +17,8 @@ class DecodeGraph:
     """Steps of one token a sequence of ``model`` with ``cache``, which already holds the prompts.
 
     Blocks are taken and tables uploaded before each replay, so sequences grow, and copies and swaps
-    between steps are seen. Captured again only when a table has outgrown its place, or the batch is another.
+    between steps are seen. Captured again only when a table has outgrown its place, the batch is another, or the
+    engine slept and its memory is elsewhere.
 
     For models without states and windows whose attention is ``"cachecore"`` and reads the blocks in every
     layer, on CUDA, with prompts that need no mask.
@@ -44,7 +45,9 @@ class DecodeGraph:
                 f"ids are {tuple(ids.shape)}; expected one token for each of the {sequences.num_sequences} sequences "
                 "of the cache"
             )
-        places = sequences.prepare_step()
+        engine = self.cache.pool.engine
+        _ = engine.layer_caches  # raises while the engine is asleep: a graph would touch memory that is not there
+        places = *sequences.prepare_step(), engine.generation
         if places != self._seen or len(ids) != len(self._ids):
             self._seen, self._graph = (), None
             self._ids = ids.to(self.model.device, torch.int64, copy=True)

@@ -16,7 +16,6 @@ __all__ = ["BatchStates"]
 class _Bound(NamedTuple):
     """A state handed to a layer; ``slots`` are None for a view, else where the copy goes back to."""
 
-    row: torch.Tensor
     tensor: torch.Tensor
     slots: torch.Tensor | None
     version: int
@@ -54,22 +53,22 @@ class BatchStates:
         """State ``name`` of the layer that entered, to read and to write. No gradients enter the slots."""
         held = self._bound.get(name)
         if held is None:
-            row = self._pool.engine.states.state_caches.layer(name, -1 if self._layer is None else self._layer)
+            row = self._row(name)
             place = self._where()
             if isinstance(place, slice):
                 view = row[place].detach()
-                held = _Bound(row, view, None, view._version)
+                held = _Bound(view, None, view._version)
             else:
-                held = _Bound(row, row.index_select(0, place), place, 0)
+                held = _Bound(row.index_select(0, place), place, 0)
             self._bound[name] = held
         return held.tensor
 
     def flush(self) -> None:
         """Write back what is out."""
         self._has_written = self.has_written
-        for row, tensor, slots, _ in self._bound.values():
-            if slots is not None:
-                row.index_copy_(0, slots, tensor.detach())
+        for name, (tensor, slots, _) in self._bound.items():
+            if slots is not None:  # the row may be elsewhere than when the copy was taken: the engine may have slept
+                self._row(name).index_copy_(0, slots, tensor.detach())
                 self._has_written = True
         self._bound.clear()
         self._layer = None
@@ -79,6 +78,12 @@ class BatchStates:
         self._bound.clear()
         self._layer = self._place = None
         self._has_written = False
+
+    def _row(self, name: str) -> torch.Tensor:
+        row: torch.Tensor = self._pool.engine.states.state_caches.layer(
+            name, -1 if self._layer is None else self._layer
+        )
+        return row
 
     def _where(self) -> slice | torch.Tensor:
         if self._place is None:
