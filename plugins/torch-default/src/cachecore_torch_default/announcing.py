@@ -63,7 +63,7 @@ def missing_part(error: BaseException) -> str:
 
 def device_refusal(device: DeviceSpec) -> str | None:
     """None when the installed torch can use ``device``, else why not: a probe. Makes no device context."""
-    if device.type == "cpu":  # every torch has it, and a cold import of torch may take longer than a probe is given
+    if device.type == "cpu":  # every torch has it, so that none is imported to say so
         if find_spec("torch") is None:
             return "torch is not installed; the CPU build is enough"
         return f"there is one CPU device, so there is no {device}" if device.index else None
