@@ -83,9 +83,14 @@ def test_probe_tells_the_first_cause_where_torch_cannot_be_imported(monkeypatch:
             raise RuntimeError("failed to load the backend extension torch_npu") from error
 
     monkeypatch.setattr(announcing, "import_module", broken)
+    announcing._torch_or_reason.cache_clear()
 
     reason = str(plugin.probe(DeviceSpec("npu")))
+    monkeypatch.undo()
+    again = str(plugin.probe(DeviceSpec("npu")))
+    announcing._torch_or_reason.cache_clear()
 
+    assert again == reason  # what a second import in the process would say is not the reason
     assert reason.startswith("unavailable: libhccl.so: cannot open shared object file; torch itself cannot be imported")
     assert plugin.probe(DeviceSpec("cpu")) is None  # not imported, so not known; loading the backend will say it
 

@@ -5,7 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 
-from cachecore_torch_default.announcing import made_by, not_of_backends, not_on_one_device, not_with_host
+from cachecore_torch_default.announcing import (
+    imported_torch,
+    made_by,
+    not_of_backends,
+    not_on_one_device,
+    not_with_host,
+)
 
 from cachecore import (
     PINNED_HOST,
@@ -28,8 +34,9 @@ def probe(device: DeviceSpec) -> str | None:
     for name in ("torch", "triton"):
         if find_spec(name) is None:
             return f"{name} is not installed; install a CUDA build of torch, which brings triton"
-    import torch
-
+    torch = imported_torch()
+    if isinstance(torch, str):
+        return torch
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is no CUDA build"
     from cachecore_cuda_triton.nvml import nvidia_device_count

@@ -14,6 +14,7 @@ All but :func:`made_by` answer with None, or the reason why not; joined by ``or`
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -42,6 +43,12 @@ def imported_torch() -> Any:
     """The module torch, or as text why there is none. torch fails to import where a vendor's extension of it does."""
     if find_spec("torch") is None:
         return "unavailable: torch is not installed; install a torch build for this device"
+    return _torch_or_reason()
+
+
+@cache
+def _torch_or_reason() -> Any:
+    """Tried once: a second import in one process fails for another reason, which is none."""
     try:
         return import_module("torch")
     except (ImportError, OSError, RuntimeError) as error:
