@@ -171,8 +171,8 @@ class TorchBackend(CacheBackend[Tensor]):
 
     def capabilities(self) -> Mapping[str, str | None]:
         """What torch can do with the accelerator it finds."""
-        found = torch.accelerator.current_accelerator()  # torch 2.6 has no check_available
-        accelerator = found if torch.accelerator.is_available() else None
+        # torch 2.6 has no check_available=, and raises where there is none.
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
         none = "torch finds no accelerator"
         pinned = none if accelerator is None else pinned_refusal(accelerator.type)
         return {
