@@ -25,6 +25,7 @@ LEVELS = MappingProxyType(
         "swap": "blocks survive the way to the host tier and back, whatever its layout",
         "states": "slots are zeroed, copied and swapped; rows belong to layers",
         "lifetime": "close gives everything back, once",
+        "sleep": "the device has its memory back until wake, which brings back what was kept",
         "errors": "wrong ids are refused, and nothing changes",
         "capabilities": "what is declared unsupported refuses, what is declared works",
     }

@@ -99,6 +99,8 @@ class Subject:
 
     def need(self, capability: str) -> None:
         """Skip where the backend says that it cannot."""
+        if capability not in self.backend.capabilities():
+            raise Skipped(f"{capability} is not declared")
         if (reason := self.reason_against(capability)) is not None:
             raise Skipped(f"{capability} is declared unsupported: {reason}")
 
@@ -117,10 +119,10 @@ class Subject:
                 return geometry
         raise Skipped(f"the policy refuses every geometry of {case.name}: {refusal}")
 
-    def plan(self, case: BlockCase, hints: LayoutHints | None = None) -> BlockCachePlan:
+    def plan(self, case: BlockCase, hints: LayoutHints | None = None, *, group: str = "full") -> BlockCachePlan:
         """The policy's own plan."""
         geometry = self.geometry(case)
-        return plan_from_specs(case.specs(geometry.page_size), geometry, self.policy, hints=hints)
+        return plan_from_specs(case.specs(geometry.page_size), geometry, self.policy, group=group, hints=hints)
 
     def state_plan(self, case: StateCase) -> StateCachePlan:
         """The policy's own plan of one state group."""
@@ -132,13 +134,25 @@ class Subject:
         self, plan: BlockCachePlan | StateCachePlan, num_blocks: int, num_host_blocks: int = 0
     ) -> CacheEngine[Any]:
         """An engine of one group, with the copies that an application would get."""
+        return self.open_groups((plan,), num_blocks, num_host_blocks)
+
+    def open_groups(
+        self,
+        plans: Sequence[BlockCachePlan | StateCachePlan],
+        num_blocks: int,
+        num_host_blocks: int,
+        *,
+        stable_addresses: bool = False,
+    ) -> CacheEngine[Any]:
+        """An engine of several groups, each of so many blocks or slots."""
         return CacheEngine(
-            CachePlanSet((plan,), str(self.device), self.info.name),
-            num_blocks,
+            CachePlanSet(tuple(plans), str(self.device), self.info.name),
+            {plan.name: num_blocks for plan in plans},
             backend=self.backend,
             copies=self.copies,
             device=self.device,
-            host_counts=num_host_blocks,
+            host_counts={plan.name: num_host_blocks for plan in plans},
+            stable_addresses=stable_addresses,
         )
 
     def allocate(self, plan: BlockCachePlan, num_blocks: int) -> CacheAllocation[Any]:

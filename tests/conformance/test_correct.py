@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import pytest
+from conformance.mutant import byte_subject
 from conformance.sim import SimBackend, sim_subject
+from conformance.stable_sim import stable_subject
+from stable_bytes import StableBytes
 
 from cachecore.registry import PluginRegistry
 from cachecore.testing import FAIL, LEVELS, PASS, SKIP, find_subject, run_checks
 
 
-@pytest.fixture
-def simulated():
-    subject = sim_subject()
+@pytest.fixture(params=[sim_subject, stable_subject])
+def simulated(request):
+    subject = request.param()
     yield subject
     backend = subject.backend
     assert isinstance(backend, SimBackend)
@@ -34,7 +37,29 @@ def test_byte_backend_skips_what_it_declares():
     outcomes = run_checks(find_subject(PluginRegistry(), "bytes"))
 
     skipped = {outcome.level for outcome in outcomes if outcome.status == SKIP}
-    assert {"device-ids", "order"} <= skipped <= {"discovery", "device-ids", "order", "memory"}
+    assert {"device-ids", "order", "sleep"} <= skipped <= {"discovery", "device-ids", "order", "memory", "sleep"}
+
+
+def test_stable_addresses_are_checked_where_declared_and_refused_elsewhere():
+    stable, usual = (run_checks(subject, levels=("sleep",)) for subject in (byte_subject(StableBytes), byte_subject()))
+
+    assert not failures([*stable, *usual])
+    told = {outcome.id: outcome.told for outcome in usual if "stable" in outcome.id}
+    assert told.pop("sleep/stable-or-refused") == "refused: the backend does not declare stable_addresses"
+    assert set(told.values()) == {"stable_addresses is not declared"}
+    assert {outcome.id for outcome in stable if outcome.status == PASS} > set(told) - {"sleep/stable-graph"} - {
+        f"sleep/{name}[stable]" for name in ("sees-a-delayed-producer", "waits-for-every-stream")
+    }
+
+
+def test_graphs_are_replayed_after_a_sleep():
+    subject = stable_subject()
+
+    outcomes = {outcome.id: outcome for outcome in run_checks(subject, levels=("sleep",))}
+
+    assert outcomes["sleep/stable-graph"].status == PASS
+    assert {outcome.status for outcome in outcomes.values()} == {PASS}
+    subject.backend.sim.stop()
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -8,10 +8,11 @@ from conformance.copy_mutants import COPY_MUTANTS
 from conformance.order_mutants import ORDER_MUTANTS
 from conformance.policy_mutants import POLICY_MUTANTS
 from conformance.sim import SimBackend
+from conformance.sleep_mutants import SLEEP_MUTANTS
 
 from cachecore.testing import FAIL, LEVELS, run_trial, select_trials
 
-MUTANTS = [*POLICY_MUTANTS, *BACKEND_MUTANTS, *COPY_MUTANTS, *ORDER_MUTANTS]
+MUTANTS = [*POLICY_MUTANTS, *BACKEND_MUTANTS, *COPY_MUTANTS, *ORDER_MUTANTS, *SLEEP_MUTANTS]
 SLOW = ("copy/large", "copy/far-offsets", "lifetime/fifty-cycles", "memory/accounts", "memory/refused-whole", "order/")
 """Checks that only the mutants made for them go through."""
 
@@ -61,5 +62,5 @@ def test_mutant_is_caught_where_it_should_be_and_named(mutant, subject_of):
 def test_there_are_many_mutants_of_every_device_level():
     levels = {mutant.level for mutant in MUTANTS}
 
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 80
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 100
     assert set(LEVELS) - levels == {"states"}, "states fail where blocks do: they are one memory with one copy"

@@ -1,4 +1,4 @@
-"""The checks, one module a level."""
+"""The checks, a module or some for each level."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from cachecore.testing.levels import (
     lifetime,
     memory,
     order,
+    sleep,
+    sleep_memory,
+    sleep_order,
+    stable,
     states,
     swap,
     views,
@@ -35,6 +39,10 @@ CHECKS: tuple[Check, ...] = (
     *swap.CHECKS,
     *states.CHECKS,
     *lifetime.CHECKS,
+    *sleep.CHECKS,
+    *sleep_memory.CHECKS,
+    *sleep_order.CHECKS,
+    *stable.CHECKS,
     *errors.CHECKS,
     *capabilities.CHECKS,
 )

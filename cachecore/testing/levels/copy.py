@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cachecore.blocks import BlockPairs
+from cachecore.engine import CacheEngine
 from cachecore.layout_kinds import contiguous_layout, packed_layout
 from cachecore.plan import BlockCachePlan, GroupSpec
 from cachecore.schema import BlockCacheGeometry, CacheTensorSpec
@@ -18,8 +19,9 @@ from cachecore.testing.samples import BLOCK_CASES, BlockCase, block_case
 from cachecore.testing.subject import Subject
 from cachecore.transfer import resolve_copy
 
-__all__ = ["CHECKS", "places_of"]
+__all__ = ["CHECKS", "copy_batches", "places_of"]
 
+Pairs = Sequence[tuple[int, int]]
 _NUM_BLOCKS = 11
 _MANY = [(3, 0), (3, 1), (10, 2), (5, 9), (4, 7), (6, 8)]
 """A fork, neighbours in both orders, the last block, and holes."""
@@ -30,22 +32,27 @@ def places_of(plan: Any, allocation: Any) -> Places:
     return Places(allocation.layout, plan.specs, allocation.num_entries, plan.pages_per_unit)
 
 
-def _copy(subject: Subject, plan: BlockCachePlan, num_blocks: int, batches: Sequence[Sequence[tuple[int, int]]]) -> str:
-    """Copy each batch, and compare the whole allocation after each."""
+def _copy(subject: Subject, plan: BlockCachePlan, num_blocks: int, batches: Sequence[Pairs]) -> str:
+    """Copy each batch in an engine of its own; the way that the bytes took."""
     subject.need("byte_addressable")
     with subject.open(plan, num_blocks) as engine:
-        allocation = engine.allocation()
-        places = places_of(plan, allocation)
-        before = fill(subject.backend, allocation, 8)
-        for pairs in batches:
-            work = engine.copy_blocks(pairs)
-            work.synchronize()
-            if not work.done():
-                raise Fault("done() after synchronize()", expected=True, found=False)
-            after = dump(subject.backend, allocation)
-            check_copy(f"copy of {len(pairs)} blocks", places, places, before, before, after, pairs)
-            before = after
+        copy_batches(subject, engine, batches)
         return engine.stats().groups[0].copies[0].path
+
+
+def copy_batches(subject: Subject, engine: CacheEngine[Any], batches: Sequence[Pairs], when: str = "") -> None:
+    """Copy each batch on the device, and compare the whole allocation after each."""
+    allocation = engine.allocation()
+    places = places_of(engine.plans.blocks[0], allocation)
+    before = fill(subject.backend, allocation, 8)
+    for pairs in batches:
+        work = engine.copy_blocks(pairs)
+        work.synchronize()
+        if not work.done():
+            raise Fault(f"done() after synchronize(){when}", expected=True, found=False)
+        after = dump(subject.backend, allocation)
+        check_copy(f"copy of {len(pairs)} blocks{when}", places, places, before, before, after, pairs)
+        before = after
 
 
 @check("copy", "many-pairs", BLOCK_CASES)

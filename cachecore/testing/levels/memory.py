@@ -20,7 +20,7 @@ from cachecore.testing.places import Places
 from cachecore.testing.samples import BLOCK_CASES, BlockCase, block_case
 from cachecore.testing.subject import Subject
 
-__all__ = ["CHECKS", "allocated", "dense_layout"]
+__all__ = ["CHECKS", "allocated", "check_exact", "dense_layout"]
 
 _NUM_BLOCKS = 5
 _MIB = 1 << 20
@@ -40,42 +40,48 @@ def allocated(subject: Subject, plan: BlockCachePlan, num_blocks: int = _NUM_BLO
 @check("memory", "exact", BLOCK_CASES)
 def exact(subject: Subject, case: BlockCase) -> str | None:
     """Buffers total reserved_nbytes(n), and every pool has the bytes that the layout says."""
-    plan, backend, adapter = subject.plan(case), subject.backend, subject.adapter()
+    plan = subject.plan(case)
     with allocated(subject, plan) as allocation:
-        layout, entries = plan.layout, plan.num_entries(_NUM_BLOCKS)
-        for what, expected, found in (
-            ("allocation.layout", layout, allocation.layout),
-            ("allocation.num_entries", entries, allocation.num_entries),
-            ("pools of the allocation", len(layout.pools), len(allocation.pools)),
-        ):
-            if expected != found:
-                raise Fault(what, expected=expected, found=found)
-        total = sum(map(adapter.nbytes, allocation.buffers))
-        if total != layout.reserved_nbytes(entries):
-            raise Fault(
-                f"buffers of {entries} entries of layout {layout.kind}",
-                expected=f"reserved_nbytes({entries}) = {layout.reserved_nbytes(entries)} bytes",
-                found=total,
-                cause="sizes rounded up, or computed beside the layout: sizing would promise what is not there",
-            )
-        for number, pool in enumerate(allocation.pools):
-            if adapter.nbytes(pool) != layout.pool_nbytes(number, entries):
-                raise Fault(
-                    f"pool {number}",
-                    expected=f"{layout.pool_nbytes(number, entries)} bytes",
-                    found=adapter.nbytes(pool),
-                    cause="a pool cut from a buffer that is too short, or without its padding",
-                )
-        regions = {region.pool: region.nbytes for region in backend.regions(allocation)}
-        wanted = {n: layout.pool_nbytes(n, entries) for n in range(len(layout.pools)) if layout.pool_nbytes(n, entries)}
-        if regions != wanted:
-            raise Fault(
-                "regions()",
-                expected=f"every non-empty pool, whole: {wanted}",
-                found=regions,
-                cause="rows registered instead of pools, or empty pools too",
-            )
+        check_exact(subject, plan, allocation, _NUM_BLOCKS)
     return None
+
+
+def check_exact(subject: Subject, plan: BlockCachePlan, allocation: CacheAllocation[Any], num_blocks: int) -> None:
+    """An allocation is what its layout says, pool for pool."""
+    backend, adapter = subject.backend, subject.adapter()
+    layout, entries = plan.layout, plan.num_entries(num_blocks)
+    for what, expected, found in (
+        ("allocation.layout", layout, allocation.layout),
+        ("allocation.num_entries", entries, allocation.num_entries),
+        ("pools of the allocation", len(layout.pools), len(allocation.pools)),
+    ):
+        if expected != found:
+            raise Fault(what, expected=expected, found=found)
+    total = sum(map(adapter.nbytes, allocation.buffers))
+    if total != layout.reserved_nbytes(entries):
+        raise Fault(
+            f"buffers of {entries} entries of layout {layout.kind}",
+            expected=f"reserved_nbytes({entries}) = {layout.reserved_nbytes(entries)} bytes",
+            found=total,
+            cause="sizes rounded up, or computed beside the layout: sizing would promise what is not there",
+        )
+    for number, pool in enumerate(allocation.pools):
+        if adapter.nbytes(pool) != layout.pool_nbytes(number, entries):
+            raise Fault(
+                f"pool {number}",
+                expected=f"{layout.pool_nbytes(number, entries)} bytes",
+                found=adapter.nbytes(pool),
+                cause="a pool cut from a buffer that is too short, or without its padding",
+            )
+    regions = {region.pool: region.nbytes for region in backend.regions(allocation)}
+    wanted = {n: layout.pool_nbytes(n, entries) for n in range(len(layout.pools)) if layout.pool_nbytes(n, entries)}
+    if regions != wanted:
+        raise Fault(
+            "regions()",
+            expected=f"every non-empty pool, whole: {wanted}",
+            found=regions,
+            cause="rows registered instead of pools, or empty pools too",
+        )
 
 
 @check("memory", "every-byte", BLOCK_CASES)

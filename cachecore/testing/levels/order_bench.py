@@ -32,6 +32,11 @@ class Bench:
     view: Any
     subject: Subject
 
+    def look_again(self) -> None:
+        """Take the row's view anew, as after a sleep."""
+        spec = self.engine.plans.blocks[0].specs[0]
+        self.view = self.engine.block_caches.layer(spec.name, spec.row_ids[0])
+
     def data(self, byte: int) -> bytes:
         """One entry's bytes, all alike."""
         plan = self.engine.plans.blocks[0]
@@ -74,13 +79,17 @@ class Bench:
 
 
 @contextmanager
-def ready_bench(subject: Subject) -> Iterator[Bench]:
+def ready_bench(subject: Subject, *, stable_addresses: bool = False) -> Iterator[Bench]:
     """Blocks of one entry; skipped where work runs in the caller anyway."""
     subject.need("byte_addressable")
+    if stable_addresses:
+        subject.need("stable_addresses")
     streams = subject.adapter().streams(subject.device)
     plan = subject.plan(BLOCK_CASES[0])
-    with subject.open(plan, _NUM_BLOCKS, _NUM_HOST_BLOCKS) as engine:
-        bench = Bench(engine, streams, engine.block_caches.layer(plan.specs[0].name, plan.specs[0].row_ids[0]), subject)
+    counts = _NUM_BLOCKS, _NUM_HOST_BLOCKS
+    with subject.open_groups([plan], *counts, stable_addresses=stable_addresses) as engine:
+        bench = Bench(engine, streams, None, subject)
+        bench.look_again()
         _check_delay(bench)
         try:
             yield bench

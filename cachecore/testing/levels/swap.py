@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from cachecore.engine import CacheEngine
 from cachecore.errors import LayoutError
 from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
 from cachecore.plan import BlockCachePlan
@@ -16,7 +18,7 @@ from cachecore.testing.samples import BLOCK_CASES, BlockCase, block_case
 from cachecore.testing.subject import Subject
 from cachecore.transfer import block_segments
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "swap_both_ways"]
 
 Pairs = Sequence[tuple[int, int]]
 _NUM_BLOCKS, _NUM_HOST_BLOCKS = 9, 7
@@ -25,22 +27,28 @@ _IN = [(6, 3), (0, 1), (2, 8), (3, 7)]
 
 
 def swap_and_compare(subject: Subject, plan: BlockCachePlan, out: Pairs = _OUT, back: Pairs = _IN) -> str:
-    """Swap out, compare both tiers; swap in elsewhere, compare both again."""
+    """Both ways in an engine of its own; the ways that the bytes took."""
     subject.need("byte_addressable")
-    backend = subject.backend
     with subject.open(plan, _NUM_BLOCKS, _NUM_HOST_BLOCKS) as engine:
-        device, host = engine.allocation(), engine.allocation(host=True)
-        here, there = places_of(plan, device), places_of(plan, host)
-        on_device, on_host = fill(backend, device, 14), fill(backend, host, 15)
-        engine.swap_out(out).synchronize()
-        moved = dump(backend, host)
-        check_copy("swap_out", here, there, on_device, on_host, moved, out)
-        wrong_way = "the swap went the other way: the direction was swapped"
-        check_same("swap_out changed the device tier", here, on_device, dump(backend, device), wrong_way)
-        engine.swap_in(back).synchronize()
-        check_copy("swap_in", there, here, moved, on_device, dump(backend, device), back)
-        check_same("swap_in changed the host tier", there, moved, dump(backend, host), wrong_way)
+        swap_both_ways(subject, engine, plan, out, back)
         return " and ".join(sorted({copy.path for copy in engine.stats().groups[0].copies[1:]}))
+
+
+def swap_both_ways(
+    subject: Subject, engine: CacheEngine[Any], plan: BlockCachePlan, out: Pairs, back: Pairs, when: str = ""
+) -> None:
+    """Swap out, compare both tiers; swap in elsewhere, compare both again."""
+    backend, device, host = subject.backend, engine.allocation(), engine.allocation(host=True)
+    here, there = places_of(plan, device), places_of(plan, host)
+    on_device, on_host = fill(backend, device, 14), fill(backend, host, 15)
+    engine.swap_out(out).synchronize()
+    moved = dump(backend, host)
+    check_copy(f"swap_out{when}", here, there, on_device, on_host, moved, out)
+    wrong_way = "the swap went the other way: the direction was swapped"
+    check_same(f"swap_out{when} changed the device tier", here, on_device, dump(backend, device), wrong_way)
+    engine.swap_in(back).synchronize()
+    check_copy(f"swap_in{when}", there, here, moved, on_device, dump(backend, device), back)
+    check_same(f"swap_in{when} changed the host tier", there, moved, dump(backend, host), wrong_way)
 
 
 @check("swap", "round-trip", BLOCK_CASES)

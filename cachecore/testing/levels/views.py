@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import prod
 from random import Random
 from typing import Any
@@ -18,7 +19,7 @@ from cachecore.testing.places import Places
 from cachecore.testing.samples import BLOCK_CASES, BlockCase
 from cachecore.testing.subject import Subject
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "write_rows"]
 
 _NUM_BLOCKS = 3
 _COPY = "flatten(), reshape() or contiguous() of a strided view returns a copy: the in-place write reaches nothing"
@@ -107,25 +108,34 @@ def write_reaches_the_pool(subject: Subject, case: BlockCase) -> str | None:
                 allocation = context.__enter__()
             try:
                 with use():
-                    _write_rows(subject, plan, allocation, f" (allocated {made}, written {used})" if made else "")
+                    write_rows(subject, plan, allocation, f" (allocated {made}, written {used})" if made else "")
             finally:
                 context.__exit__(None, None, None)
     return None
 
 
-def _write_rows(subject: Subject, plan: BlockCachePlan, allocation: CacheAllocation[Any], when: str) -> None:
+def write_rows(
+    subject: Subject,
+    plan: BlockCachePlan,
+    allocation: CacheAllocation[Any],
+    when: str = "",
+    *,
+    views: Mapping[tuple[int, int], Any] | None = None,
+    cause: str = _COPY,
+) -> None:
+    """Write the first blocks of every row through its view, by ``(spec, row)`` or made now, and compare all bytes."""
     adapter, backend = subject.adapter(), subject.backend
     places = Places(plan.layout, plan.specs, allocation.num_entries, plan.pages_per_unit)
     expected = [bytearray(data) for data in fill(backend, allocation, 6)]
     for index, spec in enumerate(plan.specs):
         for row in range(spec.num_rows if spec.page_nbytes else 0):
-            view = backend.row_view(allocation, index, spec, row)
+            view = views.get((index, row)) if views else backend.row_view(allocation, index, spec, row)
             for block in range(_NUM_BLOCKS):
                 for entry, data in _entries(plan, spec, row, block, places):
                     adapter.put(view, entry, data)
             _expect(places, index, row, plan, spec, expected)
             what = f"bytes of the pool after writing cache {spec.name!r} row {row} through its view{when}"
-            check_same(what, places, expected, dump(backend, allocation), _COPY)
+            check_same(what, places, expected, dump(backend, allocation), cause)
 
 
 def _entries(
