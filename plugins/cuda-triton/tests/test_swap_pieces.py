@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
 from array import array
 from types import SimpleNamespace
@@ -10,9 +11,10 @@ import pytest
 import torch
 from cachecore_cuda_triton import carry, staged
 from cachecore_cuda_triton.carry import Carrier
-from cachecore_cuda_triton.launch import current_stream, launch_copy, upload_ids
+from cachecore_cuda_triton.launch import upload_ids
 from cachecore_cuda_triton.pitched import PitchedCopies
 from cachecore_cuda_triton.staged import StagedMoves
+from cachecore_cuda_triton.tiles import TileTable
 from cachecore_torch_default.swap import HostRun
 from host_driver import host_driver
 from hypothesis import HealthCheck, given, settings
@@ -85,7 +87,7 @@ def test_pitched_rows(host_driver: None, drawn: tuple, data: st.DataObject) -> N
 
 
 class HostRing:
-    """A ring of three slots in host memory, and kernels that run at once in Triton's interpreter."""
+    """A ring of three slots in host memory, and kernels that the host runs at once."""
 
     def __init__(self, slot_nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.device, self.generation, self.turn = CPU, 0, 0
@@ -110,13 +112,15 @@ class HostRing:
         self._ids = upload_ids(CPU, ids)[0]
         return SimpleNamespace(address=self._ids.data_ptr(), release=lambda stream: None)
 
-    def _launch(self, table: object, src: int, dst: int, count: int, stream: int) -> None:
-        rows = [
-            (self._ids if self._ids.data_ptr() <= at < self._ids.data_ptr() + 8 * len(self._ids) else self._numbers, at)
-            for at in (src, dst)
-        ]
-        starts = [(row, (at - row.data_ptr()) // 8) for row, at in rows]
-        launch_copy(table, torch.stack([row[at : at + count] for row, at in starts]), current_stream(CPU))  # type: ignore[arg-type]
+    def _launch(self, table: TileTable, src: int, dst: int, count: int, stream: int) -> None:
+        for at, to in zip(ids_at(src, count), ids_at(dst, count), strict=True):
+            for first, target, src_stride, dst_stride, nbytes, _ in table.tiles.tolist():
+                base = table.address
+                ctypes.memmove(base + target + to * dst_stride, base + first + at * src_stride, nbytes)
+
+
+def ids_at(address: int, count: int) -> list[int]:
+    return list((ctypes.c_int64 * count).from_address(address))
 
 
 @pytest.mark.parametrize("slot_blocks", [1, 3, 100])

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cachecore import BlockCacheCopy, BlockPairs, Completion, CopyContext
 from cachecore_cuda_triton.kernels import TILE_NBYTES
-from cachecore_cuda_triton.launch import copy_host_pairs, current_stream, launch_copy
+from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, launch_copy
 from cachecore_cuda_triton.tiles import runs_of, tile_table
 
 __all__ = ["FusedBlockCopy", "pool_addresses"]
@@ -26,6 +26,7 @@ class FusedBlockCopy(BlockCacheCopy):
         self._device: torch.device = pools[0].device if pools else torch.device("cuda")
         runs = runs_of(context.segments, pool_addresses(context.src.pools), pool_addresses(pools))
         self._table = tile_table(runs, self._device, TILE_NBYTES)
+        compile_ahead(self._table, "copy")
         self._held = context.src.pools, pools  # the table holds addresses, so the memory must stay
 
     def __call__(self, pairs: BlockPairs, after: Sequence[Completion] = ()) -> Completion:

@@ -17,6 +17,7 @@ from cachecore_cuda_triton.submission import IdRing, id_ring
 from cachecore_cuda_triton.tiles import TileTable
 
 __all__ = [
+    "compile_ahead",
     "copy_host_pairs",
     "current_stream",
     "launch_copy",
@@ -30,6 +31,12 @@ __all__ = [
 
 _MAX_AXIS_Y = 65535
 """Programs on grid axis y. Source: CUDA C++ Programming Guide, technical specifications table."""
+
+
+def compile_ahead(table: TileTable, which: str) -> None:
+    """Compile ``"copy"``, ``"few"`` or ``"zero"`` for ``table`` now, so that no step waits for a compiler."""
+    if table.num_tiles:
+        _compiled(which, table.widths, table.device)
 
 
 def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, count: int | None = None) -> None:

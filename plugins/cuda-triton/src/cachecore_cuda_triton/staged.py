@@ -10,7 +10,7 @@ from cachecore_torch_default.swap import stage_segments
 from cachecore import BlockPairs, CopySegment
 from cachecore_cuda_triton.carry import Carrier
 from cachecore_cuda_triton.kernels import TILE_NBYTES
-from cachecore_cuda_triton.launch import launch_copy_at, upload
+from cachecore_cuda_triton.launch import compile_ahead, launch_copy_at, upload
 from cachecore_cuda_triton.staging import MOST_ROWS, StagingRing
 from cachecore_cuda_triton.submission import record, wait
 from cachecore_cuda_triton.tiles import Run, TileTable, runs_of, tile_table
@@ -45,6 +45,7 @@ class StagedMoves:
         self._generation = 0
         self._tables: list[TileTable] = []
         self._slots: list[int] = []
+        self._bind()
 
     def queue(self, pairs: BlockPairs, beside: Callable[[], None] | None = None) -> None:
         """Queue every chunk; ``beside`` queues more for the engines, once the kernels have work to do."""
@@ -113,6 +114,7 @@ class StagedMoves:
             )
             for slot in self._slots
         ]
+        compile_ahead(self._tables[0], "copy")
         self._generation = ring.generation
 
 

@@ -18,7 +18,7 @@ from cachecore_cuda_triton.block_copy import pool_addresses
 from cachecore_cuda_triton.calibration import DIRECT_PROGRAMS, calibration, forced_way
 from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.kernels import TILE_NBYTES
-from cachecore_cuda_triton.launch import copy_host_pairs, current_stream
+from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream
 from cachecore_cuda_triton.pitched import PitchedCopies
 from cachecore_cuda_triton.staged import StagedMoves
 from cachecore_cuda_triton.staging import staging_ring
@@ -59,6 +59,8 @@ class CudaSwap(BlockCacheCopy):
         self._staged: StagedMoves | None = None
         if short:
             self._staged = StagedMoves(short, host_pools, device_pools, self._ring, host_is_src=host_is_src)
+        if forced == "direct" or self._direct_nbytes:
+            compile_ahead(self._direct, "few")
         self.workspace_nbytes = self._ring.nbytes if short else 0
         self.slower = self._each
         self._tell(64)
