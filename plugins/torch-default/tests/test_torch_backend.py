@@ -268,7 +268,7 @@ def test_the_host_tier_is_pinned_where_the_device_has_pinned_memory(device: Devi
 
 
 def test_memory_that_cannot_be_pinned_is_told_with_the_reason() -> None:
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     found = "no device" if accelerator is None else accelerator.type
 
     assert pinned_refusal("warp") == f"torch locks pages for {found} here, not for warp"

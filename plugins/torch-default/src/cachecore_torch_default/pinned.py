@@ -16,7 +16,7 @@ def pinned_refusal(device_type: str) -> str | None:
 
     torch locks pages for its one accelerator, whatever device they are meant for.
     """
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     if accelerator is None or accelerator.type != device_type:
         return f"torch locks pages for {accelerator.type if accelerator else 'no device'} here, not for {device_type}"
     try:
