@@ -1,15 +1,13 @@
-"""Backends that are wrong about sleep: what is given back, what comes back, and where."""
+"""Backends that are wrong about sleep: what is given back, and what comes back."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
 from conformance.mutant import Mutant, WrongCopy, byte_subject
-from conformance.sim import SimCopy
-from conformance.stable_sim import StableSim, stable_subject
-from stable_bytes import StableBytes
+from conformance.sim import SimCopy, sim_subject
 
-from cachecore import ByteBackend, Region
+from cachecore import ByteBackend
 
 
 class ReleaseKeepsTheMemory(ByteBackend):
@@ -114,90 +112,6 @@ class FalseStableAddresses(ByteBackend):
         return {**super().capabilities(), "stable_addresses": False}
 
 
-class DeclaresStableAddresses(ByteBackend):
-    """And has none."""
-
-    def capabilities(self):
-        return {**super().capabilities(), "stable_addresses": None}
-
-
-class StableInNameOnly(DeclaresStableAddresses):
-    """Memory as any other, which comes back as another object."""
-
-    def allocate_stable(self, layout, num_entries, device):
-        return self.allocate(layout, num_entries, device)
-
-
-class MovesUnderTheObject(StableBytes):
-    """The same object, over new buffers."""
-
-    def restore(self, allocation):
-        if id(allocation) in self.stable:
-            made = self.allocate(allocation.layout, allocation.num_entries, allocation.device)
-            allocation.buffers, allocation.pools = made.buffers, made.pools
-            del self.away[id(allocation)]
-            return allocation
-        return super().restore(allocation)
-
-
-class RegionsMove(MovesUnderTheObject):
-    """As a device whose regions have addresses shows it."""
-
-    def regions(self, allocation):
-        start = id(allocation.buffers) << 21
-        return tuple(Region(one.pool, start + (one.pool << 80), one.nbytes) for one in super().regions(allocation))
-
-
-class ZeroesTheFirstPoolOnly(StableBytes):
-    def restore(self, allocation):
-        stale = [bytes(buffer) for buffer in allocation.buffers]
-        made = super().restore(allocation)
-        for number, data in enumerate(stale):
-            if number and made is allocation:
-                made.buffers[number][:] = data
-        return made
-
-
-class UnmapsAndKeepsTheMemory(StableBytes):
-    """The addresses fault, and the handle of the memory is never released."""
-
-    def release(self, allocation):
-        before = self.taken_nbytes
-        super().release(allocation)
-        if id(allocation) in self.stable:
-            self.taken_nbytes = before
-
-    def restore(self, allocation):
-        before = self.taken_nbytes
-        made = super().restore(allocation)
-        if made is allocation:
-            self.taken_nbytes = before
-        return made
-
-
-class MapsMoreEachTime(StableBytes):
-    def restore(self, allocation):
-        made = super().restore(allocation)
-        if made is allocation and (grown := allocation.layout.reserved_nbytes(allocation.num_entries)) < 32 << 20:
-            self.taken_nbytes += grown
-        return made
-
-
-class StableClosedAsleep(StableBytes):
-    """Closing gives back what sleep had given back already."""
-
-    def free(self, allocation):
-        self.away.pop(id(allocation), None)
-        super().free(allocation)
-
-
-class NegativeExcess(StableBytes):
-    def allocate_stable(self, layout, num_entries, device):
-        made = super().allocate_stable(layout, num_entries, device)
-        made.excess_nbytes = -4096
-        return made
-
-
 class CopyKeepsTheMemoryOfBefore(WrongCopy):
     """Pools looked up once for each host tier."""
 
@@ -212,17 +126,6 @@ class CopyKeepsTheMemoryOfBefore(WrongCopy):
 
     def read(self, one, at, nbytes):
         return bytes(self.kept[one.src_pool].pool[at : at + nbytes])
-
-
-class ReleasesTooEarly(StableSim):
-    """Queued work writes into what is mapped next."""
-
-    def release(self, allocation):
-        StableBytes.release(self, allocation)
-
-
-class MovesUnderTheGraph(MovesUnderTheObject, StableSim):
-    """Graphs go on over the memory of before."""
 
 
 class SavesTooEarly(SimCopy):
@@ -249,15 +152,6 @@ SLEEP_MUTANTS = [
     _mutant(ReleaseEmptiesTheHostTier, "asleep-is-refused", "gave back more than the allocation that it was given"),
     _mutant(GivesBackAgainWhenClosedAsleep, "closed-asleep[usual]", "gives its bytes back a second time"),
     _mutant(FalseStableAddresses, "stable-or-refused", "booleans instead of reasons"),
-    _mutant(DeclaresStableAddresses, "stable-or-refused", "allocate_stable() is not there"),
-    _mutant(StableInNameOnly, "stable-addresses", "restore() is not overridden and allocates anew"),
-    _mutant(RegionsMove, "stable-addresses", "though its memory stands elsewhere"),
-    _mutant(MovesUnderTheObject, "stable-views", "though its memory stands elsewhere"),
-    _mutant(ZeroesTheFirstPoolOnly, "stable-contents[aligned]", "a pool that is left out of it"),
-    _mutant(UnmapsAndKeepsTheMemory, "gives-memory-back[stable]", "release() keeps the buffers"),
-    _mutant(MapsMoreEachTime, "twenty-cycles[stable]", "restore() takes more than was released"),
-    _mutant(StableClosedAsleep, "closed-asleep[stable]", "gives its bytes back a second time"),
-    _mutant(NegativeExcess, "stable-addresses", "the bytes taken beyond the buffers, 0 or more, found -4096"),
     Mutant(
         "CopyKeepsTheMemoryOfBefore",
         lambda: byte_subject(copy=CopyKeepsTheMemoryOfBefore),
@@ -266,20 +160,8 @@ SLEEP_MUTANTS = [
     ),
     Mutant(
         "SavesTooEarly",
-        lambda: stable_subject(copy=SavesTooEarly),
+        lambda: sim_subject(copy=SavesTooEarly),
         "sleep/sees-a-delayed-producer[usual]",
         "contents saved before the caller's stream had written them",
-    ),
-    Mutant(
-        "ReleasesTooEarly",
-        lambda: stable_subject(ReleasesTooEarly),
-        "sleep/waits-for-every-stream[stable]",
-        "release() is not ordered after every stream",
-    ),
-    Mutant(
-        "MovesUnderTheGraph",
-        lambda: stable_subject(MovesUnderTheGraph),
-        "sleep/stable-graph",
-        "copy captured before a sleep at level 1, replayed after it",
     ),
 ]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from conformance.mutant import byte_subject
 from conformance.sim import SimBackend, sim_subject
+from conformance.sleep_mutants import ReleaseKeepsTheMemory
 from conformance.stable_sim import stable_subject
 from stable_bytes import StableBytes
 
+from cachecore import ByteBackend, DeviceSpec
 from cachecore.registry import PluginRegistry
-from cachecore.testing import FAIL, LEVELS, PASS, SKIP, find_subject, run_checks
+from cachecore.testing import FAIL, LEVELS, PASS, SKIP, find_subject, run_checks, run_trial, select_trials
 
 
 @pytest.fixture(params=[sim_subject, stable_subject])
@@ -50,6 +55,30 @@ def test_stable_addresses_are_checked_where_declared_and_refused_elsewhere():
     assert {outcome.id for outcome in stable if outcome.status == PASS} > set(told) - {"sleep/stable-graph"} - {
         f"sleep/{name}[stable]" for name in ("sees-a-delayed-producer", "waits-for-every-stream")
     }
+
+
+def gives_memory_back(backend):
+    """The check's outcome for memory of the host."""
+    subject = byte_subject(backend)
+    subject = replace(subject, device=DeviceSpec("cpu"), info=replace(subject.info, device_types=("cpu",)))
+    (trial,) = (one for one in select_trials(("sleep",)) if one.id == "sleep/gives-memory-back[usual]")
+    return run_trial(subject, trial)
+
+
+def test_host_memory_is_compared_by_what_the_process_holds():
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("this system does not tell what a process holds")
+
+    assert gives_memory_back(ByteBackend).status == PASS
+    assert "release() keeps the buffers" in gives_memory_back(ReleaseKeepsTheMemory).told
+
+
+def test_host_memory_that_cannot_be_told_apart_is_not_compared(monkeypatch):
+    monkeypatch.setattr(Path, "exists", lambda path: False)
+
+    found = gives_memory_back(ReleaseKeepsTheMemory)
+
+    assert (found.status, found.told.partition(",")[0]) == (SKIP, "what is free on the host is shared with others")
 
 
 def test_graphs_are_replayed_after_a_sleep():

@@ -9,10 +9,11 @@ from conformance.order_mutants import ORDER_MUTANTS
 from conformance.policy_mutants import POLICY_MUTANTS
 from conformance.sim import SimBackend
 from conformance.sleep_mutants import SLEEP_MUTANTS
+from conformance.stable_mutants import STABLE_MUTANTS
 
 from cachecore.testing import FAIL, LEVELS, run_trial, select_trials
 
-MUTANTS = [*POLICY_MUTANTS, *BACKEND_MUTANTS, *COPY_MUTANTS, *ORDER_MUTANTS, *SLEEP_MUTANTS]
+MUTANTS = [*POLICY_MUTANTS, *BACKEND_MUTANTS, *COPY_MUTANTS, *ORDER_MUTANTS, *SLEEP_MUTANTS, *STABLE_MUTANTS]
 SLOW = ("copy/large", "copy/far-offsets", "lifetime/fifty-cycles", "memory/accounts", "memory/refused-whole", "order/")
 """Checks that only the mutants made for them go through."""
 

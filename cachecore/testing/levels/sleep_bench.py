@@ -36,7 +36,8 @@ class Memory:
     stable: bool
 
 
-USUAL, STABLE = Memory("usual", False), Memory("stable", True)
+USUAL = Memory("usual", False)
+STABLE = Memory("stable", True)
 MEMORIES = (USUAL, STABLE)
 
 

@@ -21,7 +21,15 @@ __all__ = ["CHECKS"]
 
 _KEY = "stable_addresses"
 _MISSING = "the backend does not declare stable_addresses"
-_CASES = tuple(map(block_case, ("kv-2-pages", "int8-kv-2-pages", "kv-and-index", "many-pools-2-pages", "aligned")))
+_NAMES = (
+    "kv-2-pages",
+    "int8-kv-2-pages",
+    "kv-and-index",
+    "sparse-mla-without-v-2-pages",
+    "many-pools-2-pages",
+    "aligned",
+)
+_CASES = tuple(map(block_case, _NAMES))
 _MOVED = "restore() returned the same allocation, though its memory stands elsewhere"
 
 
