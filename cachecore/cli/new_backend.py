@@ -39,7 +39,7 @@ then:
 """
 
 _SERIES, _COMPATIBLE = ">=0.1,<0.2", "~=0.1.0"
-"""Releases of the core and of torch-default that the new plugin is written for; the second where a comma is no comma."""
+"""Releases of the core and of torch-default that the new plugin is written for; the second has no comma."""
 
 _LONGEST_NAME = 40
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
