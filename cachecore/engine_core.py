@@ -111,7 +111,7 @@ class GroupEngine(Generic[A]):
         PlanError, CacheLookupError, BlockIndexError, TypeError
             For a level or blocks that there are not.
         """
-        level = check_level(level)
+        level = check_level(level, live)
         self._check_owner("sleep")
         if self._sleep is not None:
             self._sleep.again(level)

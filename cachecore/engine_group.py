@@ -159,6 +159,7 @@ class EngineGroup(GroupTiers[A]):
             else:
                 self._resolve()
         except BaseException:
+            self._resolved.clear()  # of copies to memory that moved not all may be there
             self.sleep()
             raise
         self._resting = {}

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 from cachecore.answers import memory_of
+from cachecore.asking import shown
 from cachecore.backend import CacheAllocation
 from cachecore.blocks import BlockPairs
 from cachecore.engine_group import EngineGroup
@@ -24,11 +25,13 @@ Live = Mapping[str, Sequence[int]] | Sequence[int] | None
 """Blocks or slots worth keeping per group, or one sequence where there is a single group; None for all."""
 
 
-def check_level(level: SupportsIndex) -> int:
-    """1 or 2."""
+def check_level(level: SupportsIndex, live: Live) -> int:
+    """1 or 2; ``live`` has a meaning with 1 only."""
     number = whole(level, "level")
     if number not in (_KEEP, _DROP):
         raise PlanError(f"sleep level is {number}; expected 1 (contents kept in host memory) or 2 (contents dropped)")
+    if number == _DROP and live is not None:
+        raise PlanError("sleep level 2 drops all contents, so live= has no meaning; use level 1 to keep blocks")
     return number
 
 
@@ -67,6 +70,17 @@ def _blocks(group: EngineGroup[Any], live: Sequence[int] | None) -> Sequence[int
     return listed
 
 
+def _released(groups: Sequence[EngineGroup[Any]]) -> list[BaseException]:
+    """Every group is asleep afterwards; what failed meanwhile."""
+    failed: list[BaseException] = []
+    for group in groups:
+        try:
+            group.sleep()
+        except BaseException as error:  # noqa: BLE001  # Ctrl-C too: the others are released before it is told
+            failed.append(error)
+    return failed
+
+
 class _Saved(Generic[A]):
     """Blocks of one group in host memory of their own."""
 
@@ -100,8 +114,6 @@ class Sleep(Generic[A]):
     """
 
     def __init__(self, groups: Sequence[EngineGroup[A]], level: int, live: Live) -> None:
-        if level == _DROP and live is not None:
-            raise PlanError("sleep level 2 drops all contents, so live= has no meaning; use level 1 to keep blocks")
         blocks = live_blocks(groups, live)
         for group in groups:
             group.settle()
@@ -132,12 +144,7 @@ class Sleep(Generic[A]):
 
     def begin(self) -> None:
         """Give all device memory back; the first release that failed is told last."""
-        failed: list[BaseException] = []
-        for group in self._groups:
-            try:
-                group.sleep()
-            except BaseException as error:  # noqa: BLE001  # Ctrl-C too: every group is released, then it is told
-                failed.append(error)
+        failed = _released(self._groups)
         if failed:
             raise failed[0]
 
@@ -161,15 +168,15 @@ class Sleep(Generic[A]):
             same = [self._wake(group, awake) for group in self._groups]
             for saved in self._saved.values():
                 saved.put_back()
-            shown = show(all(same))
+            made = show(all(same))
         except BaseException as error:
-            for group in awake:
-                group.sleep()
+            for failure in _released(awake):
+                error.add_note(f"giving back what was taken failed too: {shown(failure)}")
             if isinstance(error, AllocationError):
                 raise self._refusal(error) from error
             raise
         self.drop()
-        return shown
+        return made
 
     def forget(self, groups: Sequence[EngineGroup[A]]) -> None:
         """Groups that are closed do not wake."""

@@ -142,7 +142,7 @@ class SpeculativeTransaction:
             self._closed = True
             self._draft = None
             self._rings.clear()
-            self._engine.backend.free(self._scratch)
+            self._group.drop(self._scratch)
 
     def __enter__(self) -> Self:
         return self
