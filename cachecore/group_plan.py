@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from cachecore.asking import shown
-from cachecore.errors import PlanError
+from cachecore.errors import PlanError, PluginError
 from cachecore.layout import CacheLayout
 from cachecore.meaning import not_negative, several
 from cachecore.schema import CacheTensorSpec
@@ -110,7 +110,7 @@ def read_described(data: Mapping[str, Any]) -> tuple[tuple[CacheTensorSpec, ...]
 def check_layout(layout: object, specs: Sequence[CacheTensorSpec], where: str, *, host: bool = False) -> None:
     """Prove what a policy's method returned before anything is derived from it."""
     if not isinstance(layout, CacheLayout):
-        raise TypeError(f"{where} must return a CacheLayout, not {shown(layout)}")
+        raise PluginError(f"{where} returned {shown(layout)}; expected a CacheLayout")
     layout.validate(specs, host=host)
 
 

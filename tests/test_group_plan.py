@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from samples import Index, consumer_spec, kv_plan, layer_spec, plan_with
 
-from cachecore import BlockCacheGeometry, CacheSlice, LayoutError, PlanError, PoolSpec
+from cachecore import BlockCacheGeometry, CacheSlice, LayoutError, PlanError, PluginError, PoolSpec
 from cachecore.group_plan import check_layout, check_names
 from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
 
@@ -94,8 +94,8 @@ def test_a_count_is_read_through_the_index_protocol():
     assert kv_plan().nbytes(Index(3)) == kv_plan().nbytes(3)
 
 
-def test_a_policy_that_returns_no_layout_is_a_type_error():
-    with pytest.raises(TypeError, match=r"select_block_layout\(\) must return a CacheLayout, not None"):
+def test_a_policy_that_returns_no_layout_is_named():
+    with pytest.raises(PluginError, match=r"select_block_layout\(\) returned None; expected a CacheLayout"):
         check_layout(None, [layer_spec()], "select_block_layout()")
 
 

@@ -116,10 +116,10 @@ def test_the_policy_may_refuse_the_geometry_first():
 
 
 @pytest.mark.parametrize("method", ["select_block_layout", "select_host_layout"])
-def test_a_policy_that_returns_no_layout_is_a_type_error(method):
+def test_a_policy_that_returns_no_layout_is_named(method):
     policy = type("Vendor", (StandardLayoutPolicy,), {method: lambda self, *given: "packed"})()
 
-    with pytest.raises(TypeError, match=rf"policy 'standard': {method}\(\) must return a CacheLayout, not 'packed'"):
+    with pytest.raises(PluginError, match=rf"policy 'standard': {method}\(\) returned 'packed'; expected a CacheLayout"):
         plan_from_specs([layer_spec()], BlockCacheGeometry(4), policy)
 
 

@@ -115,10 +115,10 @@ def test_a_layout_of_other_states_is_refused():
 
 
 @pytest.mark.parametrize("method", ["select_state_layout", "select_state_host_layout"])
-def test_a_policy_that_returns_no_layout_is_a_type_error(method):
+def test_a_policy_that_returns_no_layout_is_named(method):
     policy = type("Vendor", (StandardLayoutPolicy,), {method: lambda self, *given: None})()
 
-    with pytest.raises(TypeError, match=rf"policy 'standard': {method}\(\) must return a CacheLayout, not None"):
+    with pytest.raises(PluginError, match=rf"policy 'standard': {method}\(\) returned None; expected a CacheLayout"):
         plan_from_states([state()], policy)
 
 
