@@ -119,7 +119,9 @@ def test_the_policy_may_refuse_the_geometry_first():
 def test_a_policy_that_returns_no_layout_is_named(method):
     policy = type("Vendor", (StandardLayoutPolicy,), {method: lambda self, *given: "packed"})()
 
-    with pytest.raises(PluginError, match=rf"policy 'standard': {method}\(\) returned 'packed'; expected a CacheLayout"):
+    with pytest.raises(
+        PluginError, match=rf"policy 'standard': {method}\(\) returned 'packed'; expected a CacheLayout"
+    ):
         plan_from_specs([layer_spec()], BlockCacheGeometry(4), policy)
 
 
