@@ -138,10 +138,11 @@ class GroupEngine(Generic[A]):
         if self._sleep is None:
             self._check_open()
             return
-        engines = self._engines()
-        found = self._sleep.end(lambda same: [engine._views_again(same=same) for engine in engines])
+        engines, sleep = self._engines(), self._sleep
+        found = sleep.end(lambda same: [engine._views_again(same=same) for engine in engines])
         for engine, (views, moved) in zip(engines, found, strict=True):
             engine._show(views, moved=moved)
+        sleep.drop()  # last: an engine that is awake needs them no more, one that is asleep may have nothing else
 
     def close(self) -> None:
         """Wait for transfers and give all memory back. Twice is once; views handed out are invalid."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic, SupportsIndex, TypeVar
 
 from cachecore.answers import memory_of
@@ -70,15 +70,20 @@ def _blocks(group: EngineGroup[Any], live: Sequence[int] | None) -> Sequence[int
     return listed
 
 
-def _released(groups: Sequence[EngineGroup[Any]]) -> list[BaseException]:
-    """Every group is asleep afterwards; what failed meanwhile."""
+def _each(calls: Iterable[Callable[[], None]]) -> list[BaseException]:
+    """Give back what each call does, whatever fails meanwhile; what failed."""
     failed: list[BaseException] = []
-    for group in groups:
+    for call in calls:
         try:
-            group.sleep()
-        except BaseException as error:  # noqa: BLE001  # Ctrl-C too: the others are released before it is told
+            call()
+        except BaseException as error:  # noqa: BLE001  # Ctrl-C too: the others are given back before it is told
             failed.append(error)
     return failed
+
+
+def _released(groups: Sequence[EngineGroup[Any]]) -> list[BaseException]:
+    """Every group is asleep afterwards; what failed meanwhile."""
+    return _each(group.sleep for group in groups)
 
 
 class _Saved(Generic[A]):
@@ -161,36 +166,35 @@ class Sleep(Generic[A]):
     def end(self, show: Callable[[bool], V]) -> V:
         """Take memory again, put contents back, and ``show`` them; True for the same addresses.
 
-        Whatever fails, the engine stays asleep with its contents kept.
+        Whatever fails, the engine stays asleep with its contents kept. :meth:`drop` them when it is awake.
         """
         awake: list[EngineGroup[A]] = []
         try:
             same = [self._wake(group, awake) for group in self._groups]
             for saved in self._saved.values():
                 saved.put_back()
-            made = show(all(same))
+            return show(all(same))
         except BaseException as error:
             for failure in _released(awake):
                 error.add_note(f"giving back what was taken failed too: {shown(failure)}")
             if isinstance(error, AllocationError):
                 raise self._refusal(error) from error
             raise
-        self.drop()
-        return made
 
     def forget(self, groups: Sequence[EngineGroup[A]]) -> None:
         """Groups that are closed do not wake."""
         gone = [group.plan.name for group in groups]
         self._groups = tuple(group for group in self._groups if group.plan.name not in gone)
-        for name in gone:
-            saved = self._saved.pop(name, None)
-            if saved is not None:
-                saved.drop()
+        self._drop([name for name in gone if name in self._saved])
 
     def drop(self) -> None:
-        """Give the saved contents' host memory back."""
-        while self._saved:
-            self._saved.popitem()[1].drop()
+        """Give the saved contents' host memory back; the first that failed is told last."""
+        self._drop(list(self._saved))
+
+    def _drop(self, names: Sequence[str]) -> None:
+        failed = _each([self._saved.pop(name).drop for name in names])
+        if failed:
+            raise failed[0]
 
     def saved_nbytes(self, group: str) -> int:
         """Host bytes that keep one group's contents."""
