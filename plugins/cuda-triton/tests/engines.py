@@ -57,11 +57,18 @@ def plan_set(specs: list[CacheTensorSpec], pages: int = 1, tokens: int = 16) -> 
     return CachePlanSet((plan_from_specs(specs, geometry, StandardLayoutPolicy()),), "cuda", "cuda-triton")
 
 
-def open_gpu(plans: CachePlanSet, num_blocks: int, num_host: int = 0) -> CacheEngine[Tensor]:
+def open_gpu(
+    plans: CachePlanSet, num_blocks: int, num_host: int = 0, *, device: str = "cuda:0", stable_addresses: bool = False
+) -> CacheEngine[Tensor]:
     found = registry()
-    backend = found.select("cuda").chosen.info.load()
     return CacheEngine(
-        plans, num_blocks, backend=backend, copies=found.copy_infos(), device="cuda:0", host_counts=num_host
+        plans,
+        num_blocks,
+        backend=found.select(device).chosen.info.load(),
+        copies=found.copy_infos(),
+        device=device,
+        host_counts=num_host,
+        stable_addresses=stable_addresses,
     )
 
 

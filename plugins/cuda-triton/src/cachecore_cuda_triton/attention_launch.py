@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from cachecore_cuda_triton.kernels_attention import attend, combine
-from cachecore_cuda_triton.launch import current_stream
+from cachecore_cuda_triton.launch import current_stream, on_device
 
 __all__ = ["DecodeTiling", "Form", "PreparedAttention", "PreparedKernel", "form_of", "form_of_ids", "row_strides"]
 
@@ -71,11 +71,11 @@ class PreparedKernel:
         if self._device.type != "cuda":
             self._kernel[grid](*tensors, *numbers, **self._constants, **self._options)
             return
-        if self._compiled is None:
-            with torch.cuda.device(self._device):
+        with on_device(self._device):
+            if self._compiled is None:
                 self._compiled = self._kernel.warmup(*tensors, *numbers, grid=grid, **self._constants, **self._options)
-        addresses = [tensor.data_ptr() for tensor in tensors]
-        self._compiled[grid](*addresses, *numbers, *self._values, stream=current_stream(self._device))
+            addresses = [tensor.data_ptr() for tensor in tensors]
+            self._compiled[grid](*addresses, *numbers, *self._values, stream=current_stream(self._device))
 
 
 class PreparedAttention:

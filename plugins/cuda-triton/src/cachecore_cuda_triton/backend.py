@@ -12,7 +12,7 @@ from torch import Tensor
 from cachecore import COMPLETED, BlockIndexError, CacheAllocation, CacheLayout, Completion, DeviceSpec
 from cachecore_cuda_triton.decode_store import store_decode_tokens
 from cachecore_cuda_triton.kernels import TILE_NBYTES
-from cachecore_cuda_triton.launch import current_stream, launch_zero, upload_ids
+from cachecore_cuda_triton.launch import current_stream, launch_zero, on_device, upload_ids
 from cachecore_cuda_triton.paged_attention import paged_decode_attention
 from cachecore_cuda_triton.pinned import pinned_pages
 from cachecore_cuda_triton.stable_memory import (
@@ -98,7 +98,8 @@ class CudaTritonBackend(TorchBackend):
         if not len(entries):
             return COMPLETED
         device = allocation.pools[0].device
-        launch_zero(self._table(allocation), upload_ids(device, array("q", entries))[0], current_stream(device))
+        with on_device(device):
+            launch_zero(self._table(allocation), upload_ids(device, array("q", entries))[0], current_stream(device))
         return completion_of_current_stream(device)
 
     def _table(self, allocation: CacheAllocation[Tensor]) -> TileTable:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cachecore import BlockCacheCopy, BlockPairs, Completion, CopyContext
 from cachecore_cuda_triton.kernels import TILE_NBYTES
-from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, launch_copy
+from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, launch_copy, on_device
 from cachecore_cuda_triton.tiles import runs_of, tile_table
 
 __all__ = ["FusedBlockCopy", "pool_addresses"]
@@ -33,7 +33,8 @@ class FusedBlockCopy(BlockCacheCopy):
         """Upload the ids without waiting, and copy."""
         for completion in after:
             completion.wait()
-        copy_host_pairs(self._table, pairs.src, pairs.dst, current_stream(self._device))
+        with on_device(self._device):
+            copy_host_pairs(self._table, pairs.src, pairs.dst, current_stream(self._device))
         return completion_of_current_stream(self._device)
 
     def on_device(self, ids: Tensor) -> None:
@@ -41,7 +42,8 @@ class FusedBlockCopy(BlockCacheCopy):
         check_device_ids(ids, self._device)
         if not ids.is_contiguous():
             raise ValueError(f"device-resident ids must be contiguous, but have strides {ids.stride()}")
-        launch_copy(self._table, ids, current_stream(self._device))
+        with on_device(self._device):
+            launch_copy(self._table, ids, current_stream(self._device))
 
 
 def pool_addresses(pools: Sequence[Tensor]) -> list[int]:

@@ -24,6 +24,7 @@ __all__ = [
     "launch_copy_at",
     "launch_copy_few",
     "launch_zero",
+    "on_device",
     "on_stream",
     "upload",
     "upload_ids",
@@ -72,8 +73,10 @@ def copy_host_pairs(
     """Upload ``array('q')`` ids without waiting, and copy; with ``num_programs`` as :func:`launch_copy_few` does."""
     if table.device.type == "cuda" and table.num_tiles and num_programs is None:
         ids = upload(table.device, stream, src, dst)
-        launch_copy_at(table, ids.address, ids.address + 8 * len(src), len(src), stream)
-        ids.release(stream)
+        try:
+            launch_copy_at(table, ids.address, ids.address + 8 * len(src), len(src), stream)
+        finally:
+            ids.release(stream)
     elif num_programs is None:
         launch_copy(table, upload_ids(table.device, src, dst), stream)
     else:
@@ -154,6 +157,13 @@ def upload(device: torch.device, stream: int, *rows: array[int]) -> Upload:
     with on_stream(device, stream):  # many ids, or many uploads under way
         ids = upload_ids(device, *rows)
     return Upload(ids.data_ptr(), None, 0, ids)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Makes ``device`` the current one, whose default stream is meant by handle 0, and which a kernel is loaded on."""
+    if device.type != "cuda" or device.index in (None, torch.cuda.current_device()):
+        return nullcontext()
+    return torch.cuda.device(device)
 
 
 def on_stream(device: torch.device, stream: int) -> AbstractContextManager[object]:

@@ -58,35 +58,39 @@ class StagedMoves:
         ring, hosts = self._ring, pairs.dst
         kernels, engines = ring.kernels_handle, ring.engines_handle
         ids = upload(ring.device, kernels, pairs.src)
-        for start, stop in self._chunks(len(pairs)):
-            slot = ring.next()
-            wait(kernels, ring.free[slot])
-            launch_copy_at(self._tables[slot], ids.address + 8 * start, ring.numbers_at, stop - start, kernels)
-            record(ring.full[slot], kernels)
-            if beside is not None and not start:
-                beside()
-            wait(engines, ring.full[slot])
-            self._carrier.queue(hosts[start:stop], self._slots[slot], engines)
-            record(ring.free[slot], engines)
-        ids.release(kernels)
+        try:
+            for start, stop in self._chunks(len(pairs)):
+                slot = ring.next()
+                wait(kernels, ring.free[slot])
+                launch_copy_at(self._tables[slot], ids.address + 8 * start, ring.numbers_at, stop - start, kernels)
+                record(ring.full[slot], kernels)
+                if beside is not None and not start:
+                    beside()
+                wait(engines, ring.full[slot])
+                self._carrier.queue(hosts[start:stop], self._slots[slot], engines)
+                record(ring.free[slot], engines)
+        finally:
+            ids.release(kernels)
 
     def _bring(self, pairs: BlockPairs, beside: Callable[[], None] | None) -> None:
         """Let the link carry each chunk, then scatter it; the first is on its way before the ids are."""
         ring, hosts = self._ring, pairs.src
         kernels, engines = ring.kernels_handle, ring.engines_handle
         ids = None
-        for start, stop in self._chunks(len(pairs)):
-            slot = ring.next()
-            wait(engines, ring.free[slot])
-            self._carrier.queue(hosts[start:stop], self._slots[slot], engines)
-            record(ring.full[slot], engines)
-            if ids is None:
-                ids = upload(ring.device, kernels, pairs.dst)
-            wait(kernels, ring.full[slot])
-            launch_copy_at(self._tables[slot], ring.numbers_at, ids.address + 8 * start, stop - start, kernels)
-            record(ring.free[slot], kernels)
-        if ids is not None:
-            ids.release(kernels)
+        try:
+            for start, stop in self._chunks(len(pairs)):
+                slot = ring.next()
+                wait(engines, ring.free[slot])
+                self._carrier.queue(hosts[start:stop], self._slots[slot], engines)
+                record(ring.full[slot], engines)
+                if ids is None:
+                    ids = upload(ring.device, kernels, pairs.dst)
+                wait(kernels, ring.full[slot])
+                launch_copy_at(self._tables[slot], ring.numbers_at, ids.address + 8 * start, stop - start, kernels)
+                record(ring.free[slot], kernels)
+        finally:
+            if ids is not None:
+                ids.release(kernels)
         if beside is not None:
             beside()
 

@@ -28,10 +28,11 @@ class IdRing:
 
     def __init__(self, device: torch.device) -> None:
         with torch.inference_mode(False):
-            self._host = torch.empty((_SLOTS, _SLOT_IDS), dtype=torch.int64, pin_memory=True)
+            self._host = torch.empty((_SLOTS, _SLOT_IDS), dtype=torch.int64, pin_memory=device.type == "cuda")
             self._ids = torch.empty((_SLOTS, _SLOT_IDS), dtype=torch.int64, device=device)
         self._events = [make_event() for _ in range(_SLOTS)]
         self._turn = 0
+        self._held = [False] * _SLOTS
         self._lock = Lock()
         self._upload = libcuda().cuMemcpyHtoDAsync_v2
         self._done = libcuda().cuEventQuery
@@ -44,9 +45,12 @@ class IdRing:
         """
         nbytes = 8 * len(rows[0])
         with self._lock:
-            if nbytes * len(rows) > 8 * _SLOT_IDS or self._done(self._events[self._turn]):
+            slot = self._turn
+            # Held: another thread took it a round ago and has not queued its work, so its event says nothing yet.
+            if nbytes * len(rows) > 8 * _SLOT_IDS or self._held[slot] or self._done(self._events[slot]):
                 return None
-            slot, self._turn = self._turn, (self._turn + 1) % _SLOTS
+            self._held[slot] = True
+            self._turn = (slot + 1) % _SLOTS
         at = self._host.data_ptr() + 8 * _SLOT_IDS * slot
         for number, row in enumerate(rows):
             ctypes.memmove(at + number * nbytes, row.buffer_info()[0], nbytes)
@@ -57,6 +61,7 @@ class IdRing:
     def release(self, slot: int, stream: int) -> None:
         """The slot is free again after what is queued on ``stream`` now."""
         record(self._events[slot], stream)
+        self._held[slot] = False
 
 
 @cache

@@ -18,7 +18,7 @@ from cachecore_cuda_triton.block_copy import pool_addresses
 from cachecore_cuda_triton.calibration import DIRECT_PROGRAMS, calibration, forced_way
 from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.kernels import TILE_NBYTES
-from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream
+from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, on_device
 from cachecore_cuda_triton.pitched import PitchedCopies
 from cachecore_cuda_triton.staged import StagedMoves
 from cachecore_cuda_triton.staging import staging_ring
@@ -70,7 +70,7 @@ class CudaSwap(BlockCacheCopy):
         if not self._block_nbytes:
             return COMPLETED
         ring = self._ring
-        with ring.lock:  # engines of one device share it, and may be used from threads of their own
+        with on_device(self._device), ring.lock:  # engines of one device share it, and have threads of their own
             record(ring.came, current_stream(self._device))
             for completion in after:
                 completion.wait(ring.kernels)
