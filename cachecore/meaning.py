@@ -35,10 +35,13 @@ MOST_SECONDS = 1_000_000
 
 
 def whole(value: SupportsIndex, what: str) -> int:
-    """Return ``value`` as an int through the index protocol; booleans and floats are a TypeError."""
+    """Return ``value`` as an int through the index protocol; booleans and floats are a TypeError.
+
+    Those of an array library too: torch's take part in the protocol, and a mask is no list of ids.
+    """
     if type(value) is int:
         return value
-    if isinstance(value, bool):
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")).rpartition(".")[2] == "bool":
         raise TypeError(f"{what} must be an integer, not {value!r}")
     try:
         return operator.index(value)

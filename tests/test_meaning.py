@@ -18,6 +18,15 @@ def test_whole_refuses_other_types(wrong):
         whole(wrong, "num_layers")
 
 
+@pytest.mark.parametrize("dtype", ["bool", "torch.bool"])
+def test_whole_refuses_an_element_of_a_mask(dtype):
+    element = Index(1)
+    element.dtype = dtype
+
+    with pytest.raises(TypeError, match=r"a live block must be an integer, not "):
+        whole(element, "a live block")
+
+
 @pytest.mark.parametrize("number", [0, -1])
 def test_positive_names_value_and_expectation(number):
     with pytest.raises(PlanError, match=f"num_layers is {number}; expected a positive integer") as caught:
