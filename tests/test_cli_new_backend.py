@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
@@ -184,6 +185,35 @@ def test_a_folder_to_write_into_must_be_there(here, capsys):
     assert main(["new-backend", "mine", "--directory", "no/such"]) == 1
     assert "no is no folder to write 'such' into" in capsys.readouterr().err
     assert below(here) == set()
+
+
+@pytest.mark.parametrize("into", [".", "empty", "new"])
+def test_a_folder_that_cannot_be_written_is_named(here, capsys, monkeypatch, into):
+    def refuse(path, *arguments, **options):
+        raise PermissionError(13, "Permission denied", "elsewhere")
+
+    monkeypatch.setattr(Path, "mkdir" if into == "new" else "rename", refuse)
+    if into == "empty":
+        (here / "empty").mkdir()
+
+    assert main(["new-backend", "mine", "--directory", into]) == 1
+    assert capsys.readouterr().err == (
+        f"cachecore: error: {into} cannot be written: Permission denied; name another folder with --directory\n"
+    )
+    assert below(here) == ({"empty"} if into == "empty" else set())
+
+
+def test_a_home_that_is_not_there_is_refused(here, capsys):
+    assert "Name a folder without ~" in refused(capsys, "mine", "--directory", "~nobody-of-that-name/mine")
+
+
+@pytest.mark.parametrize("folder", ["with space", 'a "b"', "$HOME", "`x`", "it's", "a\\b"])
+def test_what_it_says_to_install_is_what_a_shell_reads(here, capsys, folder):
+    main(["new-backend", "mine", "--directory", folder])
+
+    line = next(line for line in capsys.readouterr().out.splitlines() if "pip install" in line)
+    echo = subprocess.run(["sh", "-c", line.replace("python -m pip install -e", "printf %s")], stdout=-1, check=True)
+    assert echo.stdout.decode() == f"./{folder}[testing]"
 
 
 # -- interrupted --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 import shutil
 import tempfile
 from importlib.resources import files
@@ -42,6 +43,9 @@ _SERIES, _COMPATIBLE = ">=0.1,<0.2", "~=0.1.0"
 """Releases of the core and of torch-default that the new plugin is written for; the second has no comma."""
 
 _LONGEST_NAME = 40
+_UNQUOTABLE = re.compile(r'["$`\\!\n]')
+"""What means something to a shell between double quotes."""
+
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _TAKEN = frozenset(
     {"ascend", "ascend-dlinfer", "bytes", "camb", "cpu", "cuda-triton", "kv", "maca", "npu-sim", "ray", "torch-default"}
@@ -84,7 +88,9 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
     parser.add_argument(
         "--device-type", default="cpu", type=_device_type, metavar="TYPE", help="what it serves (default: cpu)"
     )
-    parser.add_argument("--directory", type=Path, metavar="DIR", help="folder to write (default: ./cachecore-NAME)")
+    parser.add_argument(
+        "--directory", type=_directory, metavar="DIR", help="folder to write (default: ./cachecore-NAME)"
+    )
     add_json(parser)
     parser.set_defaults(run=run, parser=parser)
 
@@ -103,7 +109,7 @@ def run(options: argparse.Namespace) -> int:
         "series": _SERIES,
         "compatible": _COMPATIBLE,
     }
-    target = Path(distribution) if options.directory is None else options.directory.expanduser()
+    target = Path(distribution) if options.directory is None else options.directory
     written = _write(target, _texts(words))
     if options.json:
         told = {key: words[key] for key in ("name", "distribution", "package", "device_type")}
@@ -126,16 +132,21 @@ def _texts(words: dict[str, str]) -> dict[str, str]:
 def _write(target: Path, texts: dict[str, str]) -> list[str]:
     """Write into a folder beside ``target`` and move it there when it is complete; nothing stays of a failure."""
     _check_free(target)
-    aside = Path(tempfile.mkdtemp(prefix=".cachecore-", dir=target.parent))
     try:
-        made = aside / target.name
-        for path, text in texts.items():
-            file = made / path
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(text, encoding="utf-8", newline="\n")
-        _move(made, target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        aside = Path(tempfile.mkdtemp(prefix=".cachecore-", dir=target.parent))
+        try:
+            made = aside / target.name
+            for path, text in texts.items():
+                file = made / path
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(text, encoding="utf-8", newline="\n")
+            _move(made, target)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    except OSError as error:  # it names a folder that is gone
+        raise CommandError(
+            f"{target} cannot be written: {error.strerror or error}; name another folder with --directory"
+        ) from error
     return sorted(texts)
 
 
@@ -179,15 +190,23 @@ def _told(target: Path, words: dict[str, str]) -> list[str]:
         f"wrote {target}: backend {name} for device type {device}, {len(_FILES)} files",
         *(f"  {path:<{width}}  {text}" for path, text in about.items()),
         "next:",
-        f'  python -m pip install -e "{_as_argument(target)}[testing]"',
+        f"  python -m pip install -e {_as_argument(target)}",
         f"  cachecore check {name} --level discovery --level layout --level golden",
         f"  cachecore check {name} --device {device} --report {name}.json",
     ]
 
 
 def _as_argument(target: Path) -> str:
-    """A path that pip does not take for a distribution's name."""
-    return str(target) if target.is_absolute() else f"./{target}"
+    """A path that pip does not take for a distribution's name, with the extra, as a shell reads it."""
+    text = f"{target if target.is_absolute() else f'./{target}'}[testing]"
+    return shlex.quote(text) if _UNQUOTABLE.search(text) else f'"{text}"'
+
+
+def _directory(text: str) -> Path:
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error} Name a folder without ~") from error
 
 
 def _name(text: str) -> str:

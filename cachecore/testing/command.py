@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -77,8 +79,8 @@ def run(args: argparse.Namespace) -> int:
         return 0
     if args.backend is None:
         args.parser.error("name a BACKEND; `cachecore backends` shows which are installed")
-    if args.report and not Path(args.report).absolute().parent.is_dir():
-        args.parser.error(f"--report {args.report}: its folder is not there; make it first, nothing was checked")
+    if args.report is not None and (reason := _unwritable(args.report)):
+        args.parser.error(f"--report {args.report}: {reason}, nothing was checked")
     started = time.perf_counter()
     registry = PluginRegistry()
     registry.load_entry_points()
@@ -90,9 +92,21 @@ def run(args: argparse.Namespace) -> int:
     outcomes = run_checks(subject, levels=levels, limit_s=args.limit, progress=_Progress(levels))
     data = report(subject, outcomes, time.perf_counter() - started)
     _print([json.dumps(data, indent=2, ensure_ascii=False)] if args.json else text(data, verbose=args.verbose))
-    if args.report:
+    if args.report is not None:
         Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return _exit_code(subject, outcomes)
+
+
+def _unwritable(name: str) -> str | None:
+    """Why no report can be written there, before checks that take minutes on a device."""
+    file = Path(name)
+    if not file.absolute().parent.is_dir():
+        return "its folder is not there; make it first"
+    if not name or file.is_dir():
+        return "a folder, no file; name a file"
+    if not os.access(file if file.exists() else file.absolute().parent, os.W_OK):
+        return "it may not be written; name another file"
+    return None
 
 
 def _exit_code(subject: Subject, outcomes: Sequence[Outcome]) -> int:
@@ -120,14 +134,15 @@ class _Progress:
     def __call__(self, name: str) -> None:
         """One more check begins."""
         self._done += 1
-        level = name.partition("/")[0]
-        if sys.stderr.isatty():
-            end = "\n" if self._done == self._total else ""
-            sys.stderr.write(f"\r\x1b[K{self._done}/{self._total} {name[:90]}{end}")
-        elif level != self._level:
-            sys.stderr.write(f"cachecore: checking {level}\n")
+        level, before = name.partition("/")[0], self._level
         self._level = level
-        sys.stderr.flush()
+        with suppress(OSError):  # what nobody can read is no result of a check
+            if sys.stderr.isatty():
+                end = "\n" if self._done == self._total else ""
+                sys.stderr.write(f"\r\x1b[K{self._done}/{self._total} {name[:90]}{end}")
+            elif level != before:
+                sys.stderr.write(f"cachecore: checking {level}\n")
+            sys.stderr.flush()
 
 
 def _listing(levels: Sequence[str], *, as_json: bool) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 from installed import install
@@ -82,6 +84,35 @@ def test_a_report_that_cannot_be_written_is_refused_before_anything_is_checked(c
     assert (caught.value.code, printed.out) == (2, "")
     assert "report.json: its folder is not there; make it first, nothing was checked" in printed.err
     assert "checking" not in printed.err
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [("", "a folder, no file"), ("folder", "a folder, no file"), ("locked", "it may not be written")],
+)
+def test_a_report_where_none_can_stand_is_refused_before_anything_is_checked(
+    capsys, tmp_path, monkeypatch, report, told
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "locked").touch()
+    monkeypatch.setattr("os.access", lambda path, mode: "locked" not in str(path))  # root may write everywhere
+
+    with pytest.raises(SystemExit) as caught:
+        main(["check", "bytes", "--report", report])
+
+    printed = capsys.readouterr()
+    assert (caught.value.code, printed.out) == (2, "")
+    assert re.search(f"{told}.*, nothing was checked", printed.err)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_progress_that_cannot_be_told_is_no_failure():
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "cachecore", "check", "bytes", "--level", "discovery"]
+        done = subprocess.run(command, stderr=full, stdout=subprocess.PIPE, text=True, check=False)
+
+    assert (done.returncode, "0 failed" in done.stdout) == (0, True)
 
 
 def test_help_names_every_level(capsys):
