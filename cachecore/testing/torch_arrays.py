@@ -110,17 +110,18 @@ class TorchArrays:
         graphs = [getattr(module, name) for name in _GRAPHS if hasattr(module, name)]
         if not graphs or not hasattr(module, "graph"):
             raise Skipped(f"the kit knows no graph class of torch.{device.type}")
-        side = module.Stream(device=str(device))
+        target = torch.device(str(device))
+        side = module.Stream(device=target)
         with module.stream(side):
             work()
-        module.synchronize()
+        synchronize(target)
         graph = graphs[0]()
-        with module.graph(graph):
+        with module.graph(graph, stream=side):  # a stream of its own would be the current device's
             work()
 
         def replay() -> None:
             graph.replay()
-            module.synchronize()
+            synchronize(target)
 
         return replay
 

@@ -28,6 +28,11 @@ def download(tensor: Any) -> bytes:
 
 
 def synchronize(device: Any) -> None:
-    """Wait for all work on a device."""
-    if device.type != "cpu":
-        torch.get_device_module(device.type).synchronize()
+    """Wait for all work on a device, which need not be the current one."""
+    if device.type == "cpu":
+        return
+    module = torch.get_device_module(device.type)
+    if device.index is not None and hasattr(module, "current_stream"):
+        module.synchronize(device)
+    else:
+        module.synchronize()

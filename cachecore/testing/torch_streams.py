@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from importlib import import_module
 from typing import Any
 
-from cachecore.testing.torch_bytes import download, upload
+from cachecore.testing.torch_bytes import download, synchronize, upload
 
 __all__ = ["TorchStreams"]
 
@@ -76,7 +76,7 @@ class TorchStreams:
 
     def synchronize(self) -> None:
         """Wait for the device."""
-        self._module.synchronize()
+        synchronize(self._device)
 
 
 class _Reader:
