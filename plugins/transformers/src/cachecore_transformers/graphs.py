@@ -60,7 +60,7 @@ class DecodeGraph:
         self._positions.fill_(sequences.length)
         if self._graph is None:
             graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
+            with torch.cuda.graph(graph, stream=torch.cuda.Stream(self._ids.device)):  # torch's own is of one device
                 self._logits = self._forward()
             self._graph = graph
         else:
