@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from cachecore_torch_default.tensors import synchronize
 from cachecore_transformers import CachecoreCache, CachePool
 from transformers import DynamicCache
 
@@ -99,5 +100,4 @@ class Pair:
 
 def wait_for(device: torch.device) -> None:
     """Wait until ``device`` has done what was queued, so that a clock tells the truth."""
-    if device.type != "cpu":
-        torch.get_device_module(device).synchronize()
+    synchronize(device)
