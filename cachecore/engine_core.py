@@ -12,10 +12,10 @@ from cachecore.blocks import PairsLike
 from cachecore.device import DeviceSpec
 from cachecore.engine_group import EngineGroup
 from cachecore.errors import CacheLookupError, EngineStateError, PlanError
+from cachecore.group_memory import refuse_duplicate
 from cachecore.plan_set import CachePlanSet
 from cachecore.sleeping import Live, Sleep, check_level
 from cachecore.stats import CopyStats, EngineStats
-from cachecore.tiers import refuse_duplicate
 from cachecore.view import NamedCacheView, SpecViews
 
 __all__ = ["GroupEngine"]

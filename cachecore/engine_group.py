@@ -14,10 +14,10 @@ from cachecore.blocks import BlockPairs, PairsLike
 from cachecore.copying import BlockCacheCopy, BlockCopyInfo
 from cachecore.device import DeviceSpec
 from cachecore.errors import BlockIndexError, EngineStateError, PluginError
+from cachecore.group_memory import GroupMemory
 from cachecore.group_plan import GroupPlan
 from cachecore.meaning import several, whole
 from cachecore.stats import CopyStats, GroupStats
-from cachecore.tiers import GroupTiers
 from cachecore.transfer import ResolvedCopy
 
 __all__ = ["EngineGroup"]
@@ -25,7 +25,7 @@ __all__ = ["EngineGroup"]
 A = TypeVar("A")
 
 
-class EngineGroup(GroupTiers[A]):
+class EngineGroup(GroupMemory[A]):
     """Memory and movement of one group: blocks or slots, as its plan says.
 
     Takes memory when made; whatever it took is freed when making it fails. ``stable_addresses`` keeps

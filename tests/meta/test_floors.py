@@ -25,7 +25,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("transfer",),
     ("reference",),
     ("answers", "registry", "stats"),
-    ("tiers",),
+    ("group_memory",),
     ("engine_group",),
     ("opening", "ring_copies", "sleeping"),
     ("engine_core",),

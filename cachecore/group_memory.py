@@ -23,12 +23,12 @@ from cachecore.group_plan import GroupPlan
 from cachecore.transfer import ResolvedCopy, build_copy, resolve_copy
 from cachecore.view import SpecViews
 
-__all__ = ["GroupTiers", "refuse_duplicate"]
+__all__ = ["GroupMemory", "refuse_duplicate"]
 
 A = TypeVar("A")
 
 
-class GroupTiers(Generic[A]):
+class GroupMemory(Generic[A]):
     """Two allocations of one plan, and how their bytes are seen and copied.
 
     Takes memory when made; whatever it took is freed when making it fails.
@@ -106,7 +106,7 @@ class GroupTiers(Generic[A]):
         return resolve_copy(self._copies, self.plan, (self._backend, src), (self._backend, dst))
 
     def move(self, src: CacheAllocation[A], dst: CacheAllocation[A], pairs: BlockPairs) -> Completion:
-        """Copy blocks once between two allocations of the plan, apart from the tiers' own traffic."""
+        """Copy blocks once between two allocations of the plan, apart from the group's own traffic."""
         found = self.resolve(src, dst)
         who = f"block copy {found.record!r}"
         work = survived(who, partial(found.copy, pairs))

@@ -10,12 +10,12 @@ from samples import COUNTS, HOST_COUNTS, kv_plan, open_bytes, three_groups
 from stable_bytes import StableBytes
 
 from cachecore import AllocationError, BlockPairs, ByteBackend, DeviceSpec
+from cachecore.group_memory import GroupMemory
 from cachecore.reference import BYTE_COPY
-from cachecore.tiers import GroupTiers
 
 
-def tiers(backend, num_host_blocks=2, **more):
-    return GroupTiers(
+def memory(backend, num_host_blocks=2, **more):
+    return GroupMemory(
         kv_plan(), 4, num_host_blocks, backend=backend, copies=[BYTE_COPY], device=DeviceSpec("null"), **more
     )
 
@@ -25,7 +25,7 @@ def test_a_tier_that_cannot_be_had_takes_the_other_along(capacity, message):
     backend = ByteBackend(capacity_nbytes=capacity)
 
     with pytest.raises(AllocationError, match=message):
-        tiers(backend)
+        memory(backend)
 
     assert backend.taken_nbytes == 0
 
@@ -33,7 +33,7 @@ def test_a_tier_that_cannot_be_had_takes_the_other_along(capacity, message):
 @pytest.mark.parametrize("stable", [False, True])
 def test_what_is_released_comes_back_as_zeros(stable):
     backend = StableBytes()
-    group = tiers(backend, stable_addresses=stable)
+    group = memory(backend, stable_addresses=stable)
     RowOracle(kv_plan(), group.device).fill(1)
 
     group.release()
@@ -48,7 +48,7 @@ def test_what_is_released_comes_back_as_zeros(stable):
 
 def test_blocks_move_between_any_two_allocations_of_the_plan():
     backend = ByteBackend()
-    group = tiers(backend, 0)
+    group = memory(backend, 0)
     device = RowOracle(kv_plan(), group.device)
     device.fill(1)
     kept = group.take_host(2)
@@ -88,4 +88,4 @@ def test_a_model_that_holds_an_engine_says_what_cannot_be_copied():
 
 
 def test_a_group_is_its_two_tiers():
-    assert isinstance(opened_group()[0], GroupTiers)
+    assert isinstance(opened_group()[0], GroupMemory)
