@@ -120,7 +120,7 @@ def check_fits(layout: CacheLayout, num_entries: int, device: torch.device) -> N
 
 
 def return_cached(device: torch.device) -> None:
-    """Let the device have what torch's caching allocator keeps after a refusal."""
+    """Let the device have what torch's caching allocator keeps for later."""
     module = torch.get_device_module(device)
     if hasattr(module, "empty_cache"):
         module.empty_cache()
