@@ -188,7 +188,7 @@ class _StaticGraph:
             return self._forward()
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._graph):
+            with torch.cuda.graph(self._graph, stream=torch.cuda.Stream(self._model.device)):
                 self._logits = self._forward()
         self._graph.replay()
         return self._logits
