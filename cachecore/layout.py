@@ -117,8 +117,6 @@ class CacheLayout:
             if not isinstance(place, CacheSlice):
                 raise TypeError(f"layout {self.kind!r} places a row by {place!r}; expected a CacheSlice")
 
-    # -- bytes ---------------------------------------------------------------------------------
-
     @property
     def entry_nbytes(self) -> int:
         """Bytes that one entry adds to all pools."""
@@ -153,8 +151,6 @@ class CacheLayout:
         _entries(num_entries)
         return sum(self.buffer_nbytes(pool, num_entries) for pool in range(len(self.pools)))
 
-    # -- places --------------------------------------------------------------------------------
-
     def row_strides(self, spec_index: int, row: int, num_entries: int) -> RowStrides:
         """Where one row stands in an allocation of ``num_entries`` (its ``row`` stride is 0)."""
         place = self.slices[spec_index][row]
@@ -179,8 +175,6 @@ class CacheLayout:
                 return None
         return first._replace(row=step)
 
-    # -- proof ---------------------------------------------------------------------------------
-
     def validate(self, specs: Sequence[CacheTensorSpec], *, host: bool = False) -> None:
         """Prove that every row is placed once, apart from all others, and aligned as claimed.
 
@@ -192,8 +186,6 @@ class CacheLayout:
             Naming the cache, the row and the pool at fault.
         """
         prove_layout(self, specs, host=host)
-
-    # -- JSON ----------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; equally spaced rows are written as one run ``[pool, outer, offset, nbytes, count, ...steps]``."""

@@ -80,8 +80,6 @@ class PluginRegistry:
         self.backends.append(BackendRecord(BYTE_BACKEND, core))
         self.copies.append(CopyRecord(BYTE_COPY, core))
 
-    # -- finding -------------------------------------------------------------------------------
-
     def load_entry_points(self) -> None:
         """Load every plugin of the environment, one by one, sorted by name; a broken one hides no other."""
         allow, deny = self._names("CACHECORE_PLUGINS"), self._names("CACHECORE_DISABLE_PLUGINS")
@@ -169,8 +167,6 @@ class PluginRegistry:
         for info in records:
             check_info(info)
         return records
-
-    # -- choosing ------------------------------------------------------------------------------
 
     def select(self, device: object, *, backend: str | None = None) -> Selection:
         """The backend that serves ``device``: probed, ranked by priority, or forced.

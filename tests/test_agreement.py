@@ -154,8 +154,6 @@ def test_a_draft_with_full_attention_on_one_rank_keeps_what_the_window_lets_go_o
         assert (answer.counts, answer.num_requests, answer.longest_sequence) == ({"full": 15}, 3, 60)
 
 
-# -- properties --------------------------------------------------------------------------------
-
 STAGES = [stage(0), stage(1, 2), stage(3, states=(4,)), stage(5, 6, 7, states=(8, 9))]
 LAYOUTS = st.lists(st.tuples(st.sampled_from(range(len(STAGES))), st.integers(0, 60_000)), min_size=1, max_size=4)
 

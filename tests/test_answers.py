@@ -133,9 +133,6 @@ def test_zero_that_ends_the_application_does_not():
         engine.zero_blocks([0])
 
 
-# -- copies -------------------------------------------------------------------------------------
-
-
 class Answering(ByteCopy):
     answer = None
 

@@ -181,9 +181,6 @@ def test_planning_can_be_forced_to_a_backend():
     assert build(kv=KV, policy=None, registry=registry, backend="slow").backend == "slow"
 
 
-# -- opening ------------------------------------------------------------------------------------
-
-
 def test_open_engine_opens_the_winner_with_every_copy():
     registry = registry_of(backend("fast", priority=90), environ={"CACHECORE_DISABLE_COPIES": "off"})
     registry.register(Announcing(copies=[block_copy("mine", 20), block_copy("off", 99)]), MINE)

@@ -124,9 +124,6 @@ def run_module(*argv: str, **options) -> subprocess.CompletedProcess[str]:
     )
 
 
-# -- every command -----------------------------------------------------------------------------
-
-
 def test_version_names_the_distribution(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--version"])
@@ -183,9 +180,6 @@ def test_a_refusal_is_one_line_and_exit_code_1(capsys):
     assert told.err == "cachecore: error: head_dim is missing; give head_dim, or latent_dim and rope_dim for MLA\n"
 
 
-# -- python -m cachecore -----------------------------------------------------------------------
-
-
 def test_the_module_runs_from_any_folder(tmp_path):
     made = run_module(
         *("plan", "--device", "null", "--backend", "bytes", "--layers", "2", "--head-dim", "64", "-o", "plan.json"),
@@ -238,9 +232,6 @@ def test_an_interrupt_is_exit_code_130(install, capsys):
 
     assert main(["bench", "copy", "--device", "demo"]) == 130
     assert capsys.readouterr().err == "cachecore: interrupted\n"
-
-
-# -- backends ----------------------------------------------------------------------------------
 
 
 def test_backends_says_what_serves_and_why_the_others_do_not(install, capsys):
@@ -379,9 +370,6 @@ def test_a_failed_check_is_exit_code_1(install, capsys):
     assert told.err.startswith("cachecore: error: the check on demo failed: PluginError")
 
 
-# -- explain -----------------------------------------------------------------------------------
-
-
 def test_explain_writes_a_picture_to_scale(plan_file, tmp_path, capsys):
     picture = tmp_path / "layout.svg"
     told = run_json(capsys, "explain", str(plan_file), "--picture", str(picture), "--blocks", "10")
@@ -423,9 +411,6 @@ def test_what_is_no_plan_is_refused_with_its_name(text, message, tmp_path, capsy
 def test_blocks_of_a_group_that_is_not_there_are_refused(plan_file, capsys):
     assert main(["explain", str(plan_file), "--blocks", "half=3"]) == 1
     assert "--blocks names groups ['half'], but the plan has ['full']" in capsys.readouterr().err
-
-
-# -- plan --------------------------------------------------------------------------------------
 
 
 def test_plan_says_how_many_blocks_and_tokens_fit(tmp_path, capsys):
@@ -491,9 +476,6 @@ def test_plan_of_a_quantised_latent(capsys):
 def test_more_than_fits_is_refused_with_the_remedy(capsys):
     assert main(["plan", "--device", "null", "--layers", "32", "--head-dim", "128", "--memory", "4KiB"]) == 1
     assert "bytes needed for {'full': 1}, but 4096 bytes are there" in capsys.readouterr().err
-
-
-# -- bench -------------------------------------------------------------------------------------
 
 
 def test_bench_runs_the_benchmark_of_the_chosen_backend(install, capsys):

@@ -57,9 +57,6 @@ def bench(folder: Path, body: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-# -- a full disk --------------------------------------------------------------------------------
-
-
 @FULL
 @pytest.mark.parametrize("unbuffered", ["", "1"], ids=["buffered", "unbuffered"])
 @pytest.mark.parametrize(
@@ -112,9 +109,6 @@ def test_where_nobody_reads_errors_the_exit_code_says_it(arguments, code):
     assert done.returncode == code
 
 
-# -- benchmarks ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("body", "message"),
     [
@@ -136,9 +130,6 @@ def test_a_benchmark_that_misbehaves_is_named(body, message, tmp_path):
     assert done.returncode == 1
     assert done.stderr.startswith(f"cachecore: error: {message}")
     assert "Traceback" not in done.stderr
-
-
-# -- Ctrl-C -------------------------------------------------------------------------------------
 
 
 def default_interrupts() -> None:

@@ -85,9 +85,6 @@ def test_a_backend_may_declare_that_it_serves_another_policy():
     assert open_bytes(kv_plan(), backend=Lenient(Camb())).stats().groups[0].num_blocks == 4
 
 
-# -- lifecycle ----------------------------------------------------------------------------------
-
-
 def test_close_gives_everything_back_once():
     backend = ByteBackend()
     engine = open_bytes(three_groups(), COUNTS, HOST_COUNTS, backend=backend)
@@ -141,9 +138,6 @@ def test_a_failed_transfer_of_one_group_keeps_no_memory_of_another():
     assert backend.taken_nbytes == 0
     assert copies.queued[1].finished
     engine.close()
-
-
-# -- which group --------------------------------------------------------------------------------
 
 
 def test_the_group_may_be_left_out_when_there_is_only_one():

@@ -14,8 +14,6 @@ from cachecore import (
     EngineStateError,
 )
 
-# -- what is refused ----------------------------------------------------------------------------
-
 BAD_COPIES = {
     "source out of range": ([(4, 1)], BlockIndexError, "source block 4 is out of range; this side has 4 blocks"),
     "destination out of range": ([(0, 4)], BlockIndexError, "destination block 4 is out of range"),
@@ -95,9 +93,6 @@ def test_a_zeroed_block_out_of_range_is_named_with_its_group():
         group.zero([4])
 
     assert (caught.value.block, caught.value.limit) == (4, 4)
-
-
-# -- what is moved ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("pairs", [[], {}, ()])

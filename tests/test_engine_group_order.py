@@ -5,8 +5,6 @@ from opened_groups import held_group, opened_group
 
 from cachecore import ByteBackend
 
-# -- in what order ------------------------------------------------------------------------------
-
 
 def test_host_blocks_are_in_flight_until_their_transfer_is_done():
     group, _, _, copies = held_group()
@@ -62,9 +60,6 @@ def test_swap_out_and_in_at_once_keep_the_bytes():
 
     assert len(copies.queued) == 2
     assert device.read([3]) == {(spec, row, 3, page): held for (spec, row, _, page), held in before.items()}
-
-
-# -- memory -------------------------------------------------------------------------------------
 
 
 def test_free_waits_for_transfers_and_gives_both_tiers_back():

@@ -11,9 +11,6 @@ def policy(name, version="1"):
     return type("Vendor", (StandardLayoutPolicy,), {"name": name, "version": version})
 
 
-# -- no backend ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("device", "line"),
     [
@@ -48,9 +45,6 @@ def test_no_backend_tells_every_reason():
         "off (cachecore-off): denied",
     )
     assert all(reason in str(caught.value) for reason in caught.value.reasons)
-
-
-# -- whose policy plans -------------------------------------------------------------------------
 
 
 def unprobed(device):

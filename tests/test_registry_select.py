@@ -81,9 +81,6 @@ def test_what_is_no_device_is_refused():
         PluginRegistry(environ={}).select("NULL")
 
 
-# -- forced -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("way", ["argument", "environment"])
 def test_a_forced_backend_wins_over_priority(way):
     registry = registry_of(
@@ -168,9 +165,6 @@ def test_two_plugins_of_one_distribution_cannot_be_told_apart():
         registry.select("null", backend="twin@dist")
 
 
-# -- the application's word ---------------------------------------------------------------------
-
-
 class Choosing:
     """A host application that answers ``choice``."""
 
@@ -240,9 +234,6 @@ def test_an_application_that_raises_is_named(error):
 
     with pytest.raises(PluginError, match=rf"cachecore_choose_backend raised {type(error).__name__}: mine"):
         registry.select("null")
-
-
-# -- broken probes ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

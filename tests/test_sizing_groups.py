@@ -66,9 +66,6 @@ def tried(plans, memory, **more):
         return None
 
 
-# -- properties --------------------------------------------------------------------------------
-
-
 @given(plan_sets(), SIZES, LENGTHS)
 def test_counts_fit_exactly_and_one_more_of_any_group_does_not(plans, memory, length):
     answer = tried(plans, memory, context_length=length)
@@ -157,9 +154,6 @@ def test_a_window_holds_no_more_blocks_than_request_units(num_tokens, window, bl
     assert most <= sizing.request_units(plan, num_tokens, in_flight)
 
 
-# -- groups ------------------------------------------------------------------------------------
-
-
 def test_padding_counts_the_room_that_aligns_pools():
     plans = build_block_cache_plan(
         kv=KvCacheConfig(layers=2, dtype="float16", num_kv_heads=2, head_dim=16),
@@ -200,9 +194,6 @@ def test_windows_and_states_have_no_longest_sequence():
     assert sizing.longest_sequence(plans, {"full": 3, "state": 1}) == sizing.UNBOUNDED
     assert sizing.longest_sequence(plans, {"full": 2, "state": 1}) == 8
     assert sizing.longest_sequence(plans, {"full": 3, "state": 0}) == 0
-
-
-# -- given counts ------------------------------------------------------------------------------
 
 
 def test_given_slots_leave_the_rest_to_the_blocks():

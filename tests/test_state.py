@@ -49,9 +49,6 @@ def moved(before, oracle, pairs, source):
     return after
 
 
-# -- views -------------------------------------------------------------------------------------
-
-
 @both_layouts
 def test_states_are_found_by_name_and_layer(policy):
     caches = open_states(policy).state_caches
@@ -97,9 +94,6 @@ def test_a_slot_takes_its_states_and_no_more_than_alignment(policy):
     assert plan.slot_nbytes(host=True) == 2 * 16 + 3 * 144 + 16
 
 
-# -- zero --------------------------------------------------------------------------------------
-
-
 @both_layouts
 @given(slots=st.lists(st.integers(0, NUM_SLOTS - 1)))
 def test_zero_clears_the_slots_named_and_no_other(policy, slots):
@@ -142,9 +136,6 @@ def test_zero_refuses_what_is_no_slot_and_changes_nothing(policy, slots, error):
         engine.zero_slots(slots)
 
     assert oracle.pools() == before
-
-
-# -- copy --------------------------------------------------------------------------------------
 
 
 @both_layouts
@@ -207,9 +198,6 @@ def test_an_engine_without_slots_still_refuses_junk(policy):
         engine.zero_slots([0])
 
 
-# -- swap --------------------------------------------------------------------------------------
-
-
 @both_layouts
 @given(
     out=block_pairs(NUM_SLOTS, NUM_HOST_SLOTS),
@@ -238,8 +226,6 @@ def test_swap_without_a_host_tier_is_refused():
     with pytest.raises(EngineStateError, match="group 'state' has no host tier"):
         open_states(POLICY).swap_out([(0, 0)])
 
-
-# -- groups and lifecycle ----------------------------------------------------------------------
 
 TWO_GROUPS = (*REQUESTS, StateCacheRequest(name="window", shape=(4, 8), dtype="float16", group="ring", layers=(1,)))
 

@@ -26,9 +26,6 @@ def subject() -> Subject:
     return Subject(BYTE_BACKEND, PluginRecord("core", "cachecore-kv", "1"), DeviceSpec("null"), (BYTE_COPY,))
 
 
-# -- selection and outcomes --------------------------------------------------------------------------
-
-
 def test_every_level_has_checks_with_titles_and_unique_ids():
     trials = select()
 
@@ -112,9 +109,6 @@ def test_level_status(statuses, expected):
     assert level_status([Outcome("copy", "copy/x", status) for status in statuses]) == expected
 
 
-# -- subjects ----------------------------------------------------------------------------------------
-
-
 def test_find_subject_takes_the_first_device_that_the_backend_names():
     subject = find_subject(PluginRegistry(), "bytes")
 
@@ -145,8 +139,6 @@ def test_a_device_that_is_not_served_skips_the_device_levels_with_the_reason():
         "backend 'bytes' does not serve npu:0 here: serves null, not npu"
     }
 
-
-# -- the kit's own arithmetic ------------------------------------------------------------------------
 
 SPECS = (
     layer_spec("k_cache", (4, 2, 8)),
@@ -237,9 +229,6 @@ def test_first_difference(byte):
 
     assert first_difference(one, two) == byte
     assert first_difference(one, one) is None
-
-
-# -- the report --------------------------------------------------------------------------------------
 
 
 def test_report_is_json_and_says_where_it_comes_from(subject):

@@ -104,8 +104,6 @@ class Subject:
         if (reason := self.reason_against(capability)) is not None:
             raise Skipped(f"{capability} is declared unsupported: {reason}")
 
-    # -- plans ---------------------------------------------------------------------------------
-
     def geometry(self, case: BlockCase) -> BlockCacheGeometry:
         """The finest geometry that the policy takes; :class:`Skipped` when it takes none."""
         refusal: PlanError | None = None
@@ -127,8 +125,6 @@ class Subject:
     def state_plan(self, case: StateCase) -> StateCachePlan:
         """The policy's own plan of one state group."""
         return plan_from_states(case.requests, self.policy)[0]
-
-    # -- engines -------------------------------------------------------------------------------
 
     def open(
         self, plan: BlockCachePlan | StateCachePlan, num_blocks: int, num_host_blocks: int = 0

@@ -100,8 +100,6 @@ class DlinferBackend(TorchBackend):
             run.zero_()
         return completion_of_current_stream(pools[0].device) if pools else COMPLETED
 
-    # -- bytes ---------------------------------------------------------------------------------
-
     def read(self, allocation: CacheAllocation[Tensor], pool: int, offset: int, nbytes: int) -> bytes:
         """Bytes of one pool, after all work queued on the device."""
         self._need_addresses(allocation)

@@ -37,8 +37,6 @@ class DlinferPolicy(LayoutPolicy):
         if self.soc is not None and self.soc is not ASCEND_910:
             self.name += f"-{self.soc.name.lower()}"
 
-    # -- layouts -------------------------------------------------------------------------------
-
     def select_block_layout(
         self, specs: Sequence[CacheTensorSpec], geometry: BlockCacheGeometry, hints: LayoutHints
     ) -> CacheLayout:
@@ -73,8 +71,6 @@ class DlinferPolicy(LayoutPolicy):
         if hints.one_run_per_block:
             return block_major_layout(specs, 1, like=device_layout, base_alignment=hints.base_alignment)
         return contiguous_state_layout(specs, base_alignment=hints.base_alignment)
-
-    # -- K and V -------------------------------------------------------------------------------
 
     def kv_order(self, format: str) -> tuple[str, ...]:
         """Heads first on Cambricon, tokens first elsewhere."""

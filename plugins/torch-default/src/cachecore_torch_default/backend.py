@@ -75,8 +75,6 @@ class TorchBackend(CacheBackend[Tensor]):
     def __init__(self, policy: LayoutPolicy | None = None) -> None:
         self.policy = policy if policy is not None else StandardLayoutPolicy()
 
-    # -- memory --------------------------------------------------------------------------------
-
     def allocate(
         self, layout: CacheLayout, num_entries: int, device: DeviceSpec, *, pinned: bool = False
     ) -> CacheAllocation[Tensor]:
@@ -183,8 +181,6 @@ class TorchBackend(CacheBackend[Tensor]):
             "byte_addressable": None,
         }
 
-    # -- views ---------------------------------------------------------------------------------
-
     def view(self, allocation: CacheAllocation[Tensor], spec_index: int, spec: CacheTensorSpec) -> Tensor | None:
         """``(rows, entries, [pages,] *shape)``; the pages axis is there when an entry holds several."""
         return typed_view(allocation, spec_index, spec)
@@ -195,8 +191,6 @@ class TorchBackend(CacheBackend[Tensor]):
         if view is None:  # only the view of all rows may be missing
             raise LayoutError(f"cache {spec.name!r} has no row {row}", cache=spec.name, row=row)
         return view
-
-    # -- bytes ---------------------------------------------------------------------------------
 
     def zero(self, allocation: CacheAllocation[Tensor], entries: Sequence[int]) -> Completion:
         """Zero whole entries, neighbours in one fill."""

@@ -45,8 +45,6 @@ class CachecoreCache(Cache):
         self._finalizer = weakref.finalize(self, self.sequences.clear)
         self._finalizer.atexit = False
 
-    # -- batch changes, called by transformers -------------------------------------------------
-
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         """Continue with the beams ``beam_idx``; several may continue one."""
         self._select(beam_idx, "reorder_cache()")
@@ -81,8 +79,6 @@ class CachecoreCache(Cache):
         """Sequences held, or -1 while empty."""
         return self.sequences.num_sequences or -1
 
-    # -- states, asked for by the model --------------------------------------------------------
-
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> torch.Tensor | None:
         """A layer's convolution state to read and to write in place, or None before its first tokens."""
         return self._state_layer(layer_idx).fetch("conv", state_idx)
@@ -101,8 +97,6 @@ class CachecoreCache(Cache):
         if not isinstance(found, StateLayer):
             raise ValueError(f"layer {layer} is a {type(found).__name__}, which keeps no states")
         return found
-
-    # -- what blocks add -----------------------------------------------------------------------
 
     def fork(self) -> CachecoreCache:
         """Another cache with the same sequences, for example to continue one prompt in two ways.
