@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import random
 from array import array
+from threading import RLock
 from types import SimpleNamespace
 
 import pytest
@@ -94,6 +95,7 @@ class HostRing:
         self.slots: list[torch.Tensor] = []
         self.free = self.full = [0, 0, 0]
         self.kernels_handle = self.engines_handle = 0
+        self.lock = RLock()
         self._slot_nbytes = slot_nbytes
         self._numbers = torch.arange(NUM_HOST)
         self.numbers_at = self._numbers.data_ptr()

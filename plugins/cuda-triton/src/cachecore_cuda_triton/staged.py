@@ -25,7 +25,7 @@ _FIRST_PART = 8
 
 
 class StagedMoves:
-    """Some segments of every block, in one direction. The caller holds the ring's lock."""
+    """Some segments of every block, in one direction. Whoever calls :meth:`queue` holds the ring's lock."""
 
     def __init__(
         self,
@@ -41,11 +41,12 @@ class StagedMoves:
         self._carrier = Carrier(runs, host_pools, self.row_nbytes, host_is_src=host_is_src)
         self._device_pools = device_pools
         self._ring = ring
-        ring.grow(self.row_nbytes)
         self._generation = 0
         self._tables: list[TileTable] = []
         self._slots: list[int] = []
-        self._bind()
+        with ring.lock:  # the slots stay where they are meanwhile, though another thread builds an engine
+            ring.grow(self.row_nbytes)
+            self._bind()
 
     def queue(self, pairs: BlockPairs, beside: Callable[[], None] | None = None) -> None:
         """Queue every chunk; ``beside`` queues more for the engines, once the kernels have work to do."""
