@@ -27,6 +27,9 @@ class ForwardCall:
         self.num_layers = len({layer for layer, _ in needed})
         self._stages: dict[Part, int] = {}
         self._num_missing = len(needed)
+        self._is_writing = False
+        self.start = 0
+        """Tokens before it."""
         self.tokens = 0
         self.is_guess = False
         """Whether ``tokens`` is what a layer of states took it to be, until one of keys and values says."""
@@ -38,8 +41,8 @@ class ForwardCall:
 
     @property
     def is_whole(self) -> bool:
-        """Whether every layer has."""
-        return not self._num_missing
+        """Whether every layer has, and none was interrupted while it wrote."""
+        return not self._num_missing and not self._is_writing
 
     @property
     def layers(self) -> list[int]:
@@ -56,15 +59,21 @@ class ForwardCall:
         return self._stages.get(part, 0)
 
     def record(self, part: Part, stage: int) -> None:
-        """``part`` has come to ``stage``."""
-        if self.stage(part) < self._needed.get(part, 0) <= stage:
-            self._num_missing -= 1
-        self._stages[part] = stage
+        """``part`` comes to ``stage``: it writes, or is handed what it may write, until :meth:`written`."""
+        self._is_writing = True
+        comes = self.stage(part) < self._needed.get(part, 0) <= stage
+        self._stages[part] = stage  # first: a call that counts parts is under way
+        self._num_missing -= comes
+
+    def written(self) -> None:
+        """The part that was recorded last stands where it belongs."""
+        self._is_writing = False
 
     def forget(self) -> None:
         """No call is under way."""
+        self._num_missing = len(self._needed)  # first: what is interrupted here is no whole call, which would count
         self._stages.clear()
-        self._num_missing = len(self._needed)
+        self._is_writing = False
         self.tokens = 0
         self.is_guess = False
 

@@ -30,6 +30,8 @@ class DecodeGraph:
     def __init__(self, model: Any, cache: CachecoreCache) -> None:
         if not isinstance(cache, CachecoreCache):
             raise TypeError(f"cache must be a CachecoreCache, not {cache!r}")
+        if not hasattr(getattr(model, "config", None), "get_text_config"):
+            raise TypeError(f"model must be a transformers model, not {model!r}")
         _check(model, cache)
         self.model = model
         self.cache = cache

@@ -76,7 +76,7 @@ class Sequences:
     def close_whole(self, layer: int, name: str, stage: int) -> None:
         """Close a call that every layer has seen, if part ``name`` of ``layer`` can only belong to the next one."""
         if self._call.stage((layer, name)) >= stage:
-            self.leave()
+            self._close()
 
     def copy_of_state(self, layer: int, name: str) -> torch.Tensor:
         """State ``name`` of ``layer``, ``(sequences, *shape)``, between forward calls."""
@@ -113,10 +113,18 @@ class Sequences:
         self._settle()
 
     def leave(self) -> None:
-        """Close the forward call after its last layer: count its tokens, let go what no query will see.
+        """A layer has written what it was handed. After the last, count the tokens, let go what no query will see.
 
         A layer of states does not say when it is done: a call that ends with one is closed by what comes next.
         """
+        self._call.written()
+        self._close()
+
+    def written(self) -> None:
+        """A layer of states has been handed one, or has written one, and may go on with others."""
+        self._call.written()
+
+    def _close(self) -> None:
         if self._call.is_whole:
             self._settle()
 
@@ -128,9 +136,11 @@ class Sequences:
         EngineStateError
             When the call has overwritten states of tokens before it: only :meth:`clear` helps then.
         """
-        self.leave()
+        self._close()
         self.steps.give_up()
         if not self._call.under_way:
+            if not self.on_host:  # blocks of a call that was interrupted before any layer saw it
+                self._truncate(self.length)
             return
         if self.length and self.states.has_written:
             raise EngineStateError(
@@ -170,20 +180,21 @@ class Sequences:
             tables.allocator.check(tables.missing(num_sequences, stop), purpose)
         for tables in self.tables.values():
             tables.reserve(num_sequences, stop, purpose)
-        self._call.tokens = tokens
+        self._call.start, self._call.tokens = self.length, tokens
 
     def _settle(self) -> None:
-        self.length += self._call.tokens
+        """Interrupted anywhere, it may be called again."""
         self.states.flush()
+        self.length = self._call.start + self._call.tokens
         self._forget_call()
         if not self.record_past:
             self.drop_unseen()
 
     def _forget_call(self) -> None:
-        self._call.forget()
         self.states.forget()
         self._places.clear()
         self.steps.forget()
+        self._call.forget()
 
     # -- fewer tokens --------------------------------------------------------------------------
 
@@ -195,6 +206,7 @@ class Sequences:
     def crop(self, tokens: int) -> None:
         """Forget the last ``tokens`` of every sequence, then what lies behind the windows."""
         self.check_whole("crop()")
+        self.check_resident("crop()")  # also for no tokens: blocks behind the windows go back to the device's
         if tokens and STATE_GROUP in self.tables:
             raise EngineStateError("crop(): states cannot take tokens back; fork() the cache before tokens on trial")
         length = max(0, self.length - tokens)
@@ -207,7 +219,6 @@ class Sequences:
                     "may be taken back"
                 )
         if tokens:
-            self.check_resident("crop()")
             self._own_last_blocks(length)
             self._truncate(length)
         self.drop_unseen()
@@ -248,7 +259,7 @@ class Sequences:
 
     def check_whole(self, what: str) -> None:
         """Raise :class:`~cachecore.EngineStateError` when a forward call was interrupted."""
-        self.leave()
+        self._close()
         self.steps.forget()
         if self._call.under_way:
             raise EngineStateError(

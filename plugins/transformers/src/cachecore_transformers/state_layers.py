@@ -58,7 +58,9 @@ class StateLayer(LinearAttentionCacheLayerMixin):
         if not sequences.length:
             return None
         sequences.enter(self.cache.layer, name, sequences.num_sequences, stage=READ)
-        return sequences.states.bind(name)
+        state = sequences.states.bind(name)
+        sequences.written()
+        return state
 
     def update_conv_state(
         self, conv_states: torch.Tensor, state_idx: int = 0, conv_kernel_size: int | None = None, **kwargs: Any
@@ -77,6 +79,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):
         else:
             seen = torch.nn.functional.pad(conv_states, (kernel - tokens, 0)) if tokens < kernel else conv_states
         state.copy_(seen[..., -kernel:])
+        self.sequences.written()
         return seen
 
     def update_recurrent_state(self, recurrent_states: torch.Tensor, state_idx: int = 0, **kwargs: Any) -> torch.Tensor:
@@ -85,6 +88,7 @@ class StateLayer(LinearAttentionCacheLayerMixin):
         self.sequences.enter(self.cache.layer, name, len(recurrent_states), stage=WRITTEN)
         state = self._bind(name, recurrent_states, recurrent_states.shape)
         state.copy_(recurrent_states)
+        self.sequences.written()
         return state
 
     def activate_past_recording(self) -> None:

@@ -88,27 +88,25 @@ class BlockTables:
     def truncate(self, length: int) -> None:
         """Release the blocks wholly after the first ``length`` tokens."""
         keep = max(0, -(-(length // self.rate) // self.block_size) - self.first)
-        for table in self.tables:
-            self.allocator.release(table[keep:])
-            del table[keep:]
+        gone = [block for table in self.tables for block in table[keep:]]
+        self.tables = [table[:keep] for table in self.tables]
+        self.allocator.release(gone)  # last: a block released that a table still named would be released again
 
     def drop_before(self, visible: int) -> int:
         """Release the blocks wholly before token ``visible``; returns how many that were."""
         drop = min(visible // self.block_size - self.first, self.num_blocks)
         if drop <= 0:
             return 0
-        for table in self.tables:
-            self.allocator.release(table[:drop])
-            del table[:drop]
-        self.first += drop
-        return drop * len(self.tables)
+        gone = [block for table in self.tables for block in table[:drop]]
+        self.tables, self.first = [table[drop:] for table in self.tables], self.first + drop
+        self.allocator.release(gone)
+        return len(gone)
 
     def clear(self) -> None:
         """Release everything."""
-        for table in self.tables:
-            self.allocator.release(table)
-        self.tables = []
-        self.first = 0
+        gone = [block for table in self.tables for block in table]
+        self.tables, self.first = [], 0
+        self.allocator.release(gone)
 
     def fork(self, indices: Sequence[int], length: int, *, keep: bool = False) -> Fork:
         """Plan tables for the sequences ``indices``, which may repeat or leave some out.
@@ -140,9 +138,9 @@ class BlockTables:
         self.allocator.share(fork.shared)
         for number, block in zip(fork.copied, blocks, strict=True):
             fork.tables[number][-1] = block
-        for table in self.tables:
-            self.allocator.release(table)
+        gone = [block for table in self.tables for block in table]
         self.tables = fork.tables
+        self.allocator.release(gone)
 
 
 class SlotTables(BlockTables):
