@@ -9,11 +9,12 @@ import pytest
 import torch
 from cachecore_transformers import CachecoreCache
 from cachecore_transformers.blocks import BlockAllocator
+from cachecore_transformers.sequences import Sequences
 from cachecore_transformers.states import BatchStates
 from cachecore_transformers.steps import Steps
 from twins import DEVICE, Twins, prompts, tiny_model, twins
 
-from cachecore import EngineStateError
+from cachecore import AllocationError, EngineStateError
 
 STEP = torch.full((2, 1), 9, device=DEVICE)
 
@@ -83,6 +84,22 @@ def test_states_that_were_not_kept_are_not_counted(number, make_pool, monkeypatc
     assert both.blocks.sequences.length == 0
     both.call(**prompts(2))
     both.steps(2)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), AllocationError("no blocks")])
+def test_states_overwritten_before_tokens_are_counted_are_not_rolled_back(error, make_pool, monkeypatch):
+    both = twins("falcon_h1", make_pool("falcon_h1", num_sequences=4))
+    kept = both.fork()
+    with monkeypatch.context() as patch:
+        # the first layer's convolution is overwritten in place before its attention says how many tokens there are
+        patch.setattr(Sequences, "_reserve", once(Sequences._reserve, 1, error))
+        with pytest.raises(type(error)):
+            step(both, both.blocks)
+
+    with pytest.raises(EngineStateError, match=r"layers \[0\] have overwritten their states"):
+        both.blocks.rollback()
+    both.blocks.reset()
+    kept.steps(2)
 
 
 @pytest.mark.parametrize("what", [(Steps, "forget"), (BlockAllocator, "release"), (BatchStates, "flush")])

@@ -168,7 +168,7 @@ class Sequences:
         try:
             self._reserve(self.num_sequences, tokens)
         except BaseException:
-            if not self._call.has_written:
+            if not self._call.has_written and not (self.length and self.states.has_written):
                 self._forget_call()
                 self._truncate(self.length)
             raise
