@@ -234,6 +234,8 @@ def test_lines_hold_every_byte_in_order(plan):
                 assert all(stop == start for (_, stop), (start, _) in pairwise(ends))
                 assert (ends[0][0], ends[-1][1]) == (0, line.nbytes)
                 assert line.nbytes <= limit
+                for segment, (start, stop) in zip(line.segments, ends, strict=True):
+                    assert all(start < page < stop for page in segment.page_starts)
                 total += line.nbytes
         assert total == plan.unit_nbytes(host=host)
     assert not overlapping(texts(layout_svg(plan_set(plan))))
@@ -290,6 +292,16 @@ def test_the_pages_of_a_row_are_notched_where_they_begin():
     notches = [segment.page_starts for line in pool.lines for segment in line.segments]
     assert [page % 4096 for starts in notches for page in starts] == [0] * 12
     assert len(notches) == 4
+
+
+def test_a_row_that_goes_on_at_a_page_has_no_notch_there():
+    plan = planned(consumer_spec("small", (4, 32)), consumer_spec("large", (4, 96)), pages=3)
+
+    (pool,) = cut_pools(plan, host=True)
+
+    # a line is 512 * 3 = 1,536 bytes; on the host two rows of 384 bytes come first, so that the next one, three pages
+    # of 384, is cut after 768: its last page begins with the next line
+    assert [one.page_starts for line in pool.lines for one in line.segments if not one.first] == [()]
 
 
 def test_letters_keep_their_columns_where_a_label_is_long():

@@ -157,6 +157,21 @@ def test_damaged_files_of_one_distribution_hide_no_other(file, content, left, re
     assert all(f"entry_points.txt cannot be read: {reason}" in failure.reason for failure in told)
 
 
+def test_beside_a_damaged_distribution_the_first_of_one_name_is_loaded(on_path, tmp_path):
+    install_good(tmp_path / "a", "plugin_odd")
+    (tmp_path / "a" / "plugin_odd-1.0.dist-info" / "entry_points.txt").write_bytes(b"\xff\xfe")
+    install_good(tmp_path / "c", "plugin_good")
+    (tmp_path / "c" / "plugin_good-1.0.dist-info").rename(tmp_path / "c" / "plugin_good-0.9.dist-info")
+    metadata = tmp_path / "c" / "plugin_good-0.9.dist-info" / "METADATA"
+    metadata.write_text(metadata.read_text().replace("1.0", "0.9"))
+    on_path(tmp_path / "c", install_good(tmp_path / "b", "plugin_good"), tmp_path / "a")
+
+    registry = loaded(CACHECORE_PLUGINS="plugin_odd,plugin_good")
+
+    assert [(plugin.name, plugin.version) for plugin in registry.plugins] == [("plugin_good", "1.0")]
+    assert [failure.plugin.distribution for failure in registry.failures] == ["plugin-odd"]
+
+
 def test_a_damaged_dist_info_hides_no_other(on_path, tmp_path):
     install_good(tmp_path / "a", "plugin_damaged")
     (tmp_path / "a" / "plugin_damaged-1.0.dist-info" / "METADATA").unlink()
