@@ -28,6 +28,7 @@ from cachecore import (
     DeviceSpec,
     EngineStateError,
     LayoutHints,
+    PluginError,
     StandardLayoutPolicy,
     plan_from_specs,
 )
@@ -58,7 +59,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> VirtualDriver:
     monkeypatch.setattr(virtual_memory, "libcuda", lambda: played)
     monkeypatch.setattr(backend_module, "why_no_virtual_memory", lambda: virtual_memory.why_no_virtual_memory(played))
     monkeypatch.setattr(stable_memory, "tensor_at", over_host)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda device=None: played.calls.append("synchronize"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: played.calls.append("empty_cache"))
     monkeypatch.setattr(torch.cuda, "device", lambda device: nullcontext())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (played.capacity - played.taken, played.capacity))
@@ -213,6 +214,26 @@ def test_a_driver_that_fails_at_wake_leaves_it_asleep(driver: VirtualDriver, cal
         assert same(engine, wanted)
 
 
+def test_a_device_that_fails_while_memory_is_zeroed_leaves_it_asleep(
+    driver: VirtualDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(device: object = None) -> None:
+        raise RuntimeError("an illegal memory access")
+
+    with opened(plan_set(specs_of())) as engine:
+        wanted = fill(engine)
+        engine.sleep()
+        with monkeypatch.context() as meanwhile:
+            meanwhile.setattr(torch.cuda, "synchronize", broken)
+
+            with pytest.raises(PluginError, match="an illegal memory access"):
+                engine.wake()
+
+        assert (driver.taken, engine.sleep_level) == (0, 1)
+        engine.wake()
+        assert same(engine, wanted)
+
+
 @pytest.mark.parametrize("asleep", [False, True])
 def test_closing_gives_memory_and_addresses_back(driver: VirtualDriver, asleep: bool) -> None:
     engine = opened(plan_set(specs_of()))
@@ -233,8 +254,10 @@ def test_a_tensor_that_outlives_the_engine_keeps_its_memory(driver: VirtualDrive
 
     assert len(driver.reserved) == 1
     assert bool((row == 1).all())
+    driver.calls.clear()
     del row
     assert (driver.taken, driver.reserved) == (0, {})
+    assert driver.calls[:2] == ["synchronize", "cuMemUnmap"]  # the driver does not wait for kernels
 
 
 def test_twenty_cycles_take_no_more_memory(driver: VirtualDriver) -> None:
