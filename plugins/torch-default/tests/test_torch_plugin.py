@@ -157,6 +157,15 @@ def test_no_generic_path_names_a_vendor_or_accelerator_memory() -> None:
         assert "accelerator.get_memory_info" not in text, source
 
 
+def test_the_library_that_is_missing_is_told_wherever_it_stands_in_the_chain() -> None:
+    loader = OSError("libhccl.so: cannot open shared object file\nand more")
+    loader.__context__ = KeyError("cache")  # what was being handled when the loader failed
+    wrapped = RuntimeError("Failed to load the backend extension")
+    wrapped.__cause__ = loader
+
+    assert announcing.missing_part(wrapped) == "libhccl.so: cannot open shared object file"
+
+
 def test_an_engine_on_torch_is_typed_with_tensors(tmp_path: Path) -> None:
     api: ModuleType = pytest.importorskip("mypy.api")
     source = tmp_path / "typed.py"
