@@ -118,9 +118,6 @@ def test_an_empty_folder_is_filled(here, where):
     assert not [name for name in below(here) if name.startswith(".cachecore-")]
 
 
-# -- refused ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "told"),
     [
@@ -214,9 +211,6 @@ def test_what_it_says_to_install_is_what_a_shell_reads(here, capsys, folder):
     line = next(line for line in capsys.readouterr().out.splitlines() if "pip install" in line)
     echo = subprocess.run(["sh", "-c", line.replace("python -m pip install -e", "printf %s")], stdout=-1, check=True)
     assert echo.stdout.decode() == f"./{folder}[testing]"
-
-
-# -- interrupted --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("call", [1, 5, 13])

@@ -34,8 +34,6 @@ class Sequences:
         self._places: dict[str, Places] = {}
         self.steps = Steps(pool)
 
-    # -- a forward call ------------------------------------------------------------------------
-
     def layer_length(self, layer: int) -> int:
         """Tokens that ``layer`` holds keys of: the new ones too once it has seen this forward call."""
         return self.length + (self._call.tokens if self._call.stage((layer, "kv")) else 0)
@@ -196,8 +194,6 @@ class Sequences:
         self.steps.forget()
         self._call.forget()
 
-    # -- fewer tokens --------------------------------------------------------------------------
-
     def drop_unseen(self) -> None:
         """Release the blocks that lie behind every window."""
         for tables in self.tables.values():
@@ -254,8 +250,6 @@ class Sequences:
             tables.clear()
         self.on_host.clear()
         self.length = self.num_sequences = 0
-
-    # -- checks --------------------------------------------------------------------------------
 
     def check_whole(self, what: str) -> None:
         """Raise :class:`~cachecore.EngineStateError` when a forward call was interrupted."""
