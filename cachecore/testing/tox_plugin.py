@@ -65,12 +65,12 @@ def _announces_a_plugin(folder: Path) -> bool:
     """Whether the nearest project, from ``folder`` up, has an entry point for cachecore."""
     for parent in (folder, *folder.parents):
         try:
-            text = (parent / "pyproject.toml").read_text(encoding="utf-8")
+            content = (parent / "pyproject.toml").read_bytes()
         except OSError:
             continue
         try:
-            project = tomllib.loads(text).get("project", {})
-        except tomllib.TOMLDecodeError:
-            return False  # tox says what is wrong with it
-        return bool(project.get("entry-points", {}).get("cachecore"))
+            project = tomllib.loads(content.decode()).get("project", {})
+            return bool(project.get("entry-points", {}).get("cachecore"))
+        except (ValueError, AttributeError):  # no text, no TOML, or no table where one is due
+            return False  # tox, or what builds the wheel, says what is wrong with it
     return False

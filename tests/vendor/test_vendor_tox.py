@@ -81,7 +81,16 @@ def test_what_the_plugin_says_itself_goes_first(project):
     assert told["deps"] == "cachecore-kv[testing]==0.1.0 numpy"
 
 
-@pytest.mark.parametrize("pyproject", [None, '[project]\nname = "x"\n', "[["], ids=["none", "no-plugin", "broken"])
+NO_PLUGINS = {
+    "none": None,
+    "no-plugin": '[project]\nname = "x"\n',
+    "broken": "[[",
+    "no-table": "project = 3\n",
+    "no-entry-points": "[project]\nentry-points = 3\n",
+}
+
+
+@pytest.mark.parametrize("pyproject", NO_PLUGINS.values(), ids=NO_PLUGINS)
 def test_a_project_that_is_no_plugin_gets_nothing(project, tmp_path, pyproject):
     if pyproject is not None:
         (tmp_path / "pyproject.toml").write_text(pyproject)
