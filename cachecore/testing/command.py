@@ -12,7 +12,7 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,16 @@ def run(args: argparse.Namespace) -> int:
     if args.report is not None and (reason := _unwritable(args.report)):
         args.parser.error(f"--report {args.report}: {reason}, nothing was checked")
     started = time.perf_counter()
-    registry = PluginRegistry()
-    registry.load_entry_points()
-    try:
-        subject = find_subject(registry, args.backend, args.device)
-    except CacheCoreError as error:
-        sys.stderr.write(f"cachecore: error: {error}\n")
-        return 2
-    outcomes = run_checks(subject, levels=levels, limit_s=args.limit, progress=_Progress(levels))
-    data = report(subject, outcomes, time.perf_counter() - started)
+    with redirect_stdout(sys.stderr):  # what a plugin prints is no part of the report
+        registry = PluginRegistry()
+        registry.load_entry_points()
+        try:
+            subject = find_subject(registry, args.backend, args.device)
+        except CacheCoreError as error:
+            sys.stderr.write(f"cachecore: error: {error}\n")
+            return 2
+        outcomes = run_checks(subject, levels=levels, limit_s=args.limit, progress=_Progress(levels))
+        data = report(subject, outcomes, time.perf_counter() - started)
     _print([json.dumps(data, indent=2, ensure_ascii=False)] if args.json else text(data, verbose=args.verbose))
     if args.report is not None:
         Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

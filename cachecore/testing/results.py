@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import platform
 import re
-from collections.abc import Iterable, Sequence
+import threading
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import importlib_metadata
 
+from cachecore import asking
 from cachecore.backend import API_VERSION
 from cachecore.testing.checks import LEVELS
 from cachecore.testing.faults import Skipped
@@ -21,6 +24,9 @@ PASS = "pass"
 FAIL = "fail"
 SKIP = "skipped"
 REPORT_VERSION = 1
+ANSWER_S = 30.0
+"""For what the report says of the backend beside the checks, which have told by then if it hangs."""
+
 _NUMBERS = re.compile(r"0x[0-9a-f]+|[0-9]+|'[^']*'")
 """What differs between failures that are alike: addresses, sizes, names."""
 
@@ -84,16 +90,32 @@ def _environment(subject: Subject) -> dict[str, Any]:
         "platform": platform.platform(),
         "machine": platform.machine(),
     }
+    answers: list[dict[str, Any]] = []
+    thread = threading.Thread(target=lambda: answers.append(_asked(subject)), daemon=True)
+    thread.start()
+    thread.join(ANSWER_S)
+    return told | (answers[0] if answers else {"error": f"the backend did not answer within {ANSWER_S:g} s"})
+
+
+def _asked(subject: Subject) -> dict[str, Any]:
+    """What the backend says of itself, as JSON can hold it."""
+    told: dict[str, Any] = {}
     try:
         backend = subject.backend
         told["policy"] = f"{backend.policy.name} {backend.policy.version}"
-        told["capabilities"] = dict(backend.capabilities())
-        told["memory"] = list(backend.memory(subject.device))
+        asks: dict[str, Callable[[], Any]] = {
+            "capabilities": lambda: dict(backend.capabilities()),
+            "memory": lambda: list(backend.memory(subject.device)),
+        }
+        for name, ask in asks.items():
+            found = ask()
+            json.dumps(found, allow_nan=False)  # raises for what no report can hold
+            told[name] = found
         told |= subject.adapter().about(subject.device)
     except Skipped:
         return told
-    except Exception as error:  # noqa: BLE001  # the report is written whatever the backend does; checks have told why
-        told["error"] = f"{type(error).__name__}: {error}"
+    except BaseException as error:  # noqa: BLE001  # the report is written whatever the backend does; checks told why
+        told["error"] = asking.told(error)
     return told
 
 

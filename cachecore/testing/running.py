@@ -7,6 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
+from cachecore import asking
 from cachecore.testing.checks import DEVICE_LEVELS, LEVELS, Trial, trials_of
 from cachecore.testing.faults import Fault, Skipped
 from cachecore.testing.results import FAIL, PASS, SKIP, Outcome
@@ -74,8 +75,8 @@ def run_trial(subject: Subject, trial: Trial) -> Outcome:
     except Fault as fault:
         told, status = str(fault), FAIL
     except BaseException as error:  # a stranger's code may raise anything; it becomes the failure
-        if isinstance(error, KeyboardInterrupt):
-            raise
+        if isinstance(error, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise  # Ctrl-C, which no other thread hears
         told, status = _raised(error), FAIL
     return Outcome(trial.check.level, trial.id, status, told, time.perf_counter() - started)
 
@@ -83,4 +84,4 @@ def run_trial(subject: Subject, trial: Trial) -> Outcome:
 def _raised(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     where = f", raised in {frames[-1].name}() at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return f"unexpected {type(error).__name__}: {error}{where}"
+    return f"unexpected {asking.told(error)}{where}"

@@ -76,6 +76,75 @@ def test_a_wrong_backend_exits_with_1_and_names_the_fault(wrong_backend, capsys)
     assert "read() drops the tail" in printed
 
 
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        ("raise KeyboardInterrupt", "KeyboardInterrupt: "),
+        (
+            "raise type('Odd', (OSError,), {'__str__': lambda self: 1 / 0})",
+            "<Odd, whose str() raised ZeroDivisionError>",
+        ),
+    ],
+)
+def test_whatever_a_backend_raises_is_told_in_a_report(fault, told, capsys, tmp_path, monkeypatch):
+    source = WRONG.replace(
+        "def read(", f"def allocate(self, *given, **more):\n            {fault}\n\n        def read("
+    )
+    monkeypatch.delitem(sys.modules, "cachecore_wrong", raising=False)
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugins", "cachecore_wrong", source)))
+
+    code = main(["check", "wrong", "--level", "memory", "--json"])
+
+    data = json.loads(capsys.readouterr().out)
+    checks = [check for level in data["levels"] for check in level["checks"]]
+    assert (code, data["status"], data["environment"]["error"].endswith(told)) == (1, "fail", True)
+    assert all(f"{told}, raised in allocate()" in check["told"] for check in checks if check["status"] == "fail")
+
+
+def test_a_backend_that_does_not_answer_keeps_no_report_back(capsys, tmp_path, monkeypatch):
+    source = WRONG.replace(
+        "def read(", "def memory(self, device):\n            __import__('time').sleep(60)\n\n        def read("
+    )
+    monkeypatch.delitem(sys.modules, "cachecore_wrong", raising=False)
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugins", "cachecore_wrong", source)))
+    monkeypatch.setattr("cachecore.testing.results.ANSWER_S", 0.2)
+
+    main(["check", "wrong", "--level", "discovery", "--json"])
+
+    told = json.loads(capsys.readouterr().out)["environment"]["error"]
+    assert told == "the backend did not answer within 0.2 s"
+
+
+def test_what_a_backend_says_that_no_report_can_hold_is_told(capsys, tmp_path, monkeypatch):
+    source = WRONG.replace(
+        "def read(", "def memory(self, device):\n            return [float('nan')]\n\n        def read("
+    )
+    monkeypatch.delitem(sys.modules, "cachecore_wrong", raising=False)
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugins", "cachecore_wrong", source)))
+
+    main(["check", "wrong", "--level", "discovery", "--json"])
+
+    assert "ValueError: Out of range float values" in json.loads(capsys.readouterr().out)["environment"]["error"]
+
+
+def test_what_a_plugin_prints_is_no_part_of_the_report(capsys, tmp_path, monkeypatch):
+    source = f"    print('a banner')\n{WRONG}".replace(
+        "def read(",
+        "def capabilities(self):\n            print('noise')\n            "
+        "return super().capabilities()\n\n        def read(",
+    )
+    monkeypatch.delitem(sys.modules, "cachecore_wrong", raising=False)
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugins", "cachecore_wrong", source)))
+
+    main(["check", "wrong", "--level", "discovery", "--json"])
+
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["backend"] == "wrong"
+    assert "a banner" in printed.err
+    assert "noise" in printed.err
+
+
 def test_a_report_that_cannot_be_written_is_refused_before_anything_is_checked(capsys, tmp_path):
     with pytest.raises(SystemExit) as caught:
         main(["check", "bytes", "--report", str(tmp_path / "no" / "report.json")])
