@@ -214,8 +214,25 @@ def test_counts_add_the_whole_memory():
     assert "All device memory" not in layout_svg(plans)
     said = [box.what for box in texts(layout_svg(plans, {"full": 1000, "sliding": 1}))]
     # 3 and 9 layers of 512 bytes a block
-    assert "1,536,000 B, 1,000 blocks" in said
+    assert "1.46 MiB, 1,000 blocks" in said  # 1,536,000 / 2**20 is 1.4648
     assert "4.5 KiB, 1 block" in said
+
+
+def test_bars_say_that_they_are_sums():
+    plans = PLANS["thirty-layers"]()
+
+    said = [box.what for box in texts(layout_svg(plans, {"full": 2}))]
+
+    assert "sums over all blocks and slots; positions are in the strips below" in said
+    assert "sums over one block; positions are in the strips below" in said
+
+
+def test_one_number_is_written_in_one_way():
+    # 33 layers * 2 * 16 tokens * 2 heads * 64 * 2 bytes = 270,336 bytes of a block = 264 KiB; 16 of them are 4.125 MiB
+    said = " ".join(box.what for box in texts(layout_svg(plan_set(kv(33)), {"full": 16})))
+
+    assert "4.12 MiB, 16 blocks" in said
+    assert "4.125" not in said
 
 
 def test_the_same_plan_gives_the_same_picture():

@@ -62,10 +62,15 @@ def pool_bars(plan: GroupPlan, colours: Mapping[str, str], *, host: bool, num_un
     return bars
 
 
-def draw_bars(canvas: Canvas, x: float, y: float, width: float, bars: Sequence[Bar]) -> float:
-    """Draw bars on one scale with a common axis; returns where the next thing may stand."""
+def draw_bars(canvas: Canvas, x: float, y: float, width: float, bars: Sequence[Bar], *, summed: str) -> float:
+    """Draw bars on one scale with a common axis; returns where the next thing may stand.
+
+    ``summed`` is what they are sums over: the caches of a pool alternate, so no byte of a bar has a place.
+    """
     label, total, height, gap = 118, 190, 20, 6
     room = width - label - total
+    canvas.text(x + label, y + 6, f"sums over {summed}; positions are in the strips below", size=10, colour=SOFT)
+    y += 14
     most = max(bar.nbytes for bar in bars)
     for number, bar in enumerate(bars):
         top = y + number * (height + gap)
@@ -78,7 +83,7 @@ def draw_bars(canvas: Canvas, x: float, y: float, width: float, bars: Sequence[B
             _inside(canvas, at, top + 14, wide, [f"{share.name} {format_nbytes(share.nbytes)}", share.name], share.fill)
             at += wide
         canvas.rect(x + label, top, at - x - label, height, "none", outline=SOFT)
-        canvas.text(at + 8, top + 14, exact_nbytes(bar.nbytes) + bar.note, colour=SOFT)
+        canvas.text(at + 8, top + 14, format_nbytes(bar.nbytes) + bar.note, colour=SOFT)
     bottom = y + len(bars) * (height + gap)
     canvas.axis(x + label, bottom, room, most)
     return bottom + 26

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from colorsys import hls_to_rgb
 from html import escape
 
-from cachecore.nbytes import exact_nbytes
+from cachecore.nbytes import format_nbytes
 
 MONO = "'DejaVu Sans Mono', Menlo, Consolas, monospace"
 SANS = "'DejaVu Sans', Verdana, 'Segoe UI', sans-serif"
@@ -112,13 +112,13 @@ def cut_text(text: str, room: int) -> str:
 
 def ticks(nbytes: int, width: float) -> list[tuple[int, str]]:
     """Where an axis is labelled: multiples of a power of two, and its end."""
-    end = exact_nbytes(nbytes)
+    end = format_nbytes(nbytes)
     step = 1
     while step * width / nbytes < 84:
         step *= 2
     room = mono_width(end, 9.5) + 40
     inner = [tick for tick in range(0, nbytes, step) if tick == 0 or (nbytes - tick) * width / nbytes > room]
-    return [*((tick, exact_nbytes(tick)) for tick in inner if width > room or tick == 0), (nbytes, end)]
+    return [*((tick, format_nbytes(tick)) for tick in inner if width > room or tick == 0), (nbytes, end)]
 
 
 def shade(colour: str, amount: float) -> str:

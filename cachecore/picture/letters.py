@@ -9,7 +9,7 @@ from typing import Any
 
 from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
-from cachecore.nbytes import exact_nbytes, format_nbytes
+from cachecore.nbytes import format_nbytes
 from cachecore.picture.drawing import colours_of, cut_text, ink_on, shade
 from cachecore.picture.strips import CutPool, Line, cut_pools, line_nbytes, outer_name
 from cachecore.plan_set import CachePlanSet
@@ -134,11 +134,11 @@ def _axis(nbytes: int, columns: int) -> tuple[str, str]:
     step = 1
     while step * columns / nbytes < 12:
         step *= 2
-    end = exact_nbytes(nbytes)
+    end = format_nbytes(nbytes)
     labels, marks = "", ""
     for tick in range(0, nbytes, step):
         column = round(tick * columns / nbytes)
-        label = exact_nbytes(tick)
+        label = format_nbytes(tick)
         if column < len(labels) or (tick and column + len(label) + 1 > columns - len(end)):
             continue
         labels = f"{labels:<{column}}{label} "
