@@ -44,9 +44,7 @@ def layout_svg(plans: CachePlanSet, counts: Mapping[str, int] | None = None) -> 
         bars = [_total_bar(plan, counts[plan.name], colours) for plan in plans]
         if any(bar.nbytes for bar in bars):
             y = _heading(canvas, y + 16, "All device memory, to scale", "")
-            y = draw_bars(
-                canvas, _MARGIN, y, width, [bar for bar in bars if bar.nbytes], summed="all blocks and slots"
-            )
+            y = draw_bars(canvas, _MARGIN, y, width, [bar for bar in bars if bar.nbytes], summed="all blocks and slots")
     for plan in plans:
         y = _heading(canvas, y + 16, f"Group {plan.name}", _group_facts(plan))
         bars = [bar for host in (False, True) for bar in pool_bars(plan, colours, host=host)]
