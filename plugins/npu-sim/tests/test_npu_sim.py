@@ -121,6 +121,27 @@ def test_native_device_is_never_compiled_while_torch_is_imported(fresh, compiler
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ({"CACHECORE_NPU_SIM": "1"}, "CACHECORE_NPU_SIM asks for a python device '1': "),
+        ({"CACHECORE_NPU_SIM": "cpu"}, "CACHECORE_NPU_SIM asks for a python device 'cpu': "),
+        ({"CACHECORE_NPU_SIM": "npu", "CACHECORE_NPU_SIM_MEMORY": "-5"}, "CACHECORE_NPU_SIM_MEMORY is '-5'; expected"),
+        (
+            {"CACHECORE_NPU_SIM": "npu", "CACHECORE_NPU_SIM_MEMORY": "1GiB"},
+            "MEMORY is '1GiB'; expected a number of bytes",
+        ),
+    ],
+)
+def test_what_no_device_can_be_made_of_names_its_variable(fresh, named, told):
+    code = "import cachecore_npu_sim; cachecore_npu_sim.autoload()"
+
+    done = fresh("-c", code, TORCH_DEVICE_BACKEND_AUTOLOAD="0", **named)
+
+    assert done.returncode == 1
+    assert told in done.stderr.splitlines()[-1]
+
+
 def test_build_command_builds_what_torch_then_installs(fresh, compiler):
     built = fresh("-m", "cachecore_npu_sim", "build", **AUTOLOADED)
     assert (built.returncode, built.stderr) == (0, "")

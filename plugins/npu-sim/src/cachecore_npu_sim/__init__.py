@@ -84,4 +84,7 @@ def autoload() -> None:
                 f"{VARIABLE} asks for the C++ device, which is not built for this torch; "
                 "run: python -m cachecore_npu_sim build"
             )
-    _install(name, kind or "python")
+    try:
+        _install(name, kind or "python")
+    except (RuntimeError, ValueError) as error:  # torch says what is wrong with a name, not who named it
+        raise RuntimeError(f"{VARIABLE} asks for a {kind or 'python'} device {name!r}: {error}") from error

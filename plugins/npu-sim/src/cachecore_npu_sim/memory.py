@@ -58,7 +58,12 @@ class DeviceMemory:
     """As device allocators align."""
 
     def __init__(self) -> None:
-        self.capacity = int(os.environ.get("CACHECORE_NPU_SIM_MEMORY", str(16 << 30)))
+        capacity = os.environ.get("CACHECORE_NPU_SIM_MEMORY", str(16 << 30))
+        if not capacity.isdecimal():
+            raise ValueError(
+                f"CACHECORE_NPU_SIM_MEMORY is {capacity!r}; expected a number of bytes, such as 1073741824"
+            )
+        self.capacity = int(capacity)
         self.allocated = 0
         self.used = False
         self.peak = 0
