@@ -24,6 +24,7 @@ __all__ = [
     "named_sets",
     "rank_memory",
     "sequences",
+    "told_groups",
 ]
 
 Plans = CachePlanSet | Sequence[CachePlanSet] | Mapping[str, CachePlanSet]
@@ -82,8 +83,13 @@ def given_counts(plans: Plans, counts: int | Mapping[str, int] | None, what: str
         return dict.fromkeys(names, number)
     unknown = sorted(map(str, set(counts) - set(names)))
     if unknown:
-        raise PlanError(f"{what} names groups {unknown}, but the plan has {sorted(names)}", group=unknown[0])
+        raise PlanError(f"{what} names {told_groups(unknown)}, but the plan has {told_groups(names)}", group=unknown[0])
     return {name: not_negative(counts[name], f"{what} of group {name!r}") for name in names if name in counts}
+
+
+def told_groups(names: Sequence[str]) -> str:
+    """``group 'full'``, or ``groups 'full', 'sliding'``."""
+    return f"group{'s' * (len(names) != 1)} {', '.join(map(repr, names))}"
 
 
 def rank_memory(plans: Plans, budget: int, *, host: bool = False) -> RankMemory:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from cachecore.errors import PlanError
 
-__all__ = ["exact_nbytes", "format_nbytes", "parse_nbytes"]
+__all__ = ["both_nbytes", "exact_nbytes", "format_nbytes", "parse_nbytes"]
 
 _PREFIXES = "KMGTPE"
 _UNITS: Mapping[str, int] = MappingProxyType(
@@ -82,6 +82,16 @@ def exact_nbytes(nbytes: int) -> str:
     """
     unit = 1024 ** max(0, (nbytes.bit_length() - 1) // 10)
     return format_nbytes(nbytes, 4) if nbytes * 10_000 % unit == 0 else f"{nbytes:,} B"
+
+
+def both_nbytes(nbytes: float) -> str:
+    """Write bytes with a unit, and exactly beside it where the unit hides a digit.
+
+    >>> both_nbytes(10496), both_nbytes(767), both_nbytes(384.5)
+    ('10.25 KiB (10,496 B)', '767 B', '384.5 B')
+    """
+    text = format_nbytes(nbytes)
+    return text if nbytes < 1024 else f"{text} ({nbytes:,.0f} B)" if nbytes == int(nbytes) else text
 
 
 def _decimals(value: float, places: int) -> str:

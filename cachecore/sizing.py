@@ -18,6 +18,7 @@ from cachecore.budget import (
     holdings_of,
     rank_memory,
     sequences,
+    told_groups,
 )
 from cachecore.errors import PlanError
 from cachecore.group_plan import GroupPlan
@@ -139,7 +140,8 @@ def counts_for(plans: Plans, counts: int | Mapping[str, int], what: str) -> dict
         raise TypeError(f"{what} must be a number, or a number for each of the groups {', '.join(names)}, not None")
     result = given_counts(plans, counts, what)
     if len(result) != len(names):
-        raise PlanError(f"{what} names groups {sorted(result)}, but the plan has {sorted(names)}; give one each")
+        told = told_groups(list(result)) if result else "no group"
+        raise PlanError(f"{what} names {told}, but the plan has {told_groups(names)}; give a count for each")
     return result
 
 

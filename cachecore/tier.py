@@ -8,6 +8,7 @@ from typing import NamedTuple, NoReturn
 
 from cachecore.errors import AllocationError, PlanError
 from cachecore.holding import UNBOUNDED, Holding, longest_fitting, longest_held, units_held
+from cachecore.nbytes import both_nbytes
 from cachecore.solving import RankMemory, rank_nbytes, rank_padding_nbytes, solve_counts
 
 __all__ = ["TierAnswer", "Wanted", "check_tier", "solve_tier"]
@@ -101,8 +102,8 @@ def _refuse_counts(memories: Memories, holdings: Holdings, counts: Mapping[str, 
     fits = {name: fits.get(name, 0) for name in counts}
     longest = longest_fitting(list(memories.values()), holdings)
     raise AllocationError(
-        f"{needed} bytes needed for {dict(counts)}, but {budget} bytes are there in {where}; in this proportion {fits} "
-        f"fit, and the longest sequence that fits alone {_of(longest)}. Ask for less or give more memory",
+        f"{both_nbytes(needed)} needed for {_listed(counts)}, but {_there(budget, where)}; in this proportion "
+        f"{_listed(fits)} fit, and {_alone(longest)}. Ask for less or give more memory",
         where=where,
         needed_nbytes=needed,
         free_nbytes=budget,
@@ -118,15 +119,16 @@ def _refuse_sequences(memories: Memories, holdings: Holdings, wanted: Wanted, le
     short = {name: count for name, count in wanted.given.items() if count < asked[name]}
     where, needed, budget = _tightest(memories, {**asked, **wanted.given})
     longest = longest_fitting(list(memories.values()), holdings, concurrency=number, given=wanted.given)
-    what = f"{number} sequence{'s' * (number > 1)} of {length} tokens"
+    what = f"{number} sequences of {length} tokens" if number > 1 else f"1 sequence of {length} tokens"
     if short:
-        why = f"{what} take {asked}, but the counts given are {short}"
+        why = f"{what} {'take' if number > 1 else 'takes'} {_listed(asked)}, but the counts given are {_listed(short)}"
     else:
-        why = f"{what} and the counts given" if wanted.given else what
-        why += f" need {needed} bytes, but {budget} bytes are there in {where}"
+        why = f"{what} and the counts given need" if wanted.given else f"{what} {'need' if number > 1 else 'needs'}"
+        why += f" {both_nbytes(needed)}, but {_there(budget, where)}"
+    up_to = f"up to {longest} token{'s' * (longest != 1)} each" if longest else "at no length"
+    fit = _alone(longest) if number == 1 else f"{requests} fit at once, and {number} do {up_to}"
     raise AllocationError(
-        f"{why}; {requests} fit, and the longest length of which {number} fit{'s' * (number == 1)} {_of(longest)}. "
-        "Ask for less or give more memory",
+        f"{why}; {fit}. Ask for less or give more memory",
         where=where,
         needed_nbytes=needed,
         free_nbytes=budget,
@@ -136,5 +138,17 @@ def _refuse_sequences(memories: Memories, holdings: Holdings, wanted: Wanted, le
     )
 
 
-def _of(longest: int) -> str:
-    return "is of any length" if longest == UNBOUNDED else f"has {longest} tokens"
+def _listed(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}: {count}" for name, count in counts.items())
+
+
+def _there(budget: int, where: str) -> str:
+    """What a memory has; for none, where it went, since sizing is told a memory and what to leave of it."""
+    none = "" if budget else " (the reserve is as large as the memory, or there is none)"
+    return f"{both_nbytes(budget)} {'are' if budget != 1 else 'is'} there in {where}{none}"
+
+
+def _alone(longest: int) -> str:
+    if longest == UNBOUNDED:
+        return "a sequence of any length fits alone"
+    return f"the longest sequence that fits alone has {longest} token{'s' * (longest != 1)}"

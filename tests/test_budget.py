@@ -67,11 +67,11 @@ def test_given_counts_may_name_some_groups():
     ("counts", "error", "told"),
     [
         (5, PlanError, "give one each"),
-        ({"fulll": 5}, PlanError, r"names groups \['fulll'\]"),
+        ({"fulll": 5}, PlanError, "names group 'fulll'"),
         ({"full": -1}, PlanError, "num_blocks of group 'full' is -1"),
         ({"full": 1.5}, TypeError, "must be an integer"),
         ({"full": True}, TypeError, "must be an integer"),
-        ({3: 5}, PlanError, r"names groups \['3'\]"),
+        ({3: 5}, PlanError, "names group '3'"),
         ("full", TypeError, "num_blocks must be an integer, not 'full'"),
     ],
 )

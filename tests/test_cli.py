@@ -410,7 +410,7 @@ def test_what_is_no_plan_is_refused_with_its_name(text, message, tmp_path, capsy
 
 def test_blocks_of_a_group_that_is_not_there_are_refused(plan_file, capsys):
     assert main(["explain", str(plan_file), "--blocks", "half=3"]) == 1
-    assert "--blocks names groups ['half'], but the plan has ['full']" in capsys.readouterr().err
+    assert "--blocks names group 'half', but the plan has group 'full'" in capsys.readouterr().err
 
 
 def test_plan_says_how_many_blocks_and_tokens_fit(tmp_path, capsys):
@@ -475,7 +475,7 @@ def test_plan_of_a_quantised_latent(capsys):
 
 def test_more_than_fits_is_refused_with_the_remedy(capsys):
     assert main(["plan", "--device", "null", "--layers", "32", "--head-dim", "128", "--memory", "4KiB"]) == 1
-    assert "bytes needed for {'full': 1}, but 4096 bytes are there" in capsys.readouterr().err
+    assert "needed for full: 1, but 4 KiB (4,096 B) are there" in capsys.readouterr().err
 
 
 def test_bench_runs_the_benchmark_of_the_chosen_backend(install, capsys):

@@ -79,7 +79,7 @@ def run_page(page: Path, blocks: list[Block]) -> None:
             if block.info == "console":
                 run_console(page, block)
                 continue
-            code = compile("\n" * block.line + block.text, str(page), "exec")
+            code = compile("\n" * block.line + block.text, str(page), "exec", dont_inherit=True)
             with contextlib.redirect_stdout(printed):
                 exec(code, vars(module))
     finally:

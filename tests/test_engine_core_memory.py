@@ -99,7 +99,7 @@ def test_a_tie_of_copies_keeps_nothing():
 def test_what_cannot_fit_is_refused_before_anything_is_taken():
     backend = Watched(capacity_nbytes=4 * 1024 - 1)
 
-    with pytest.raises(AllocationError, match=r"4096 bytes needed .* but 4095 bytes are there in null") as caught:
+    with pytest.raises(AllocationError, match=r"\(4,096 B\) needed .* \(4,095 B\) are there in null") as caught:
         open_bytes(kv_plan(), 4, backend=backend)
 
     assert (caught.value.longest_sequence, caught.value.fits) == (12, {"full": 3})
@@ -109,7 +109,7 @@ def test_what_cannot_fit_is_refused_before_anything_is_taken():
 def test_a_host_tier_that_cannot_fit_is_refused_before_anything_is_taken():
     backend = Watched(capacity_nbytes=4 * 1024)
 
-    with pytest.raises(AllocationError, match=r"4608 bytes needed .* but 4096 bytes are there in the host"):
+    with pytest.raises(AllocationError, match=r"\(4,608 B\) needed .* \(4,096 B\) are there in the host"):
         open_bytes(kv_plan(), 4, 9, backend=backend)
 
     assert backend.num_allocations == 0
@@ -120,6 +120,6 @@ def test_on_a_cpu_both_tiers_share_one_memory():
     fits, short = Watched(capacity_nbytes=5120), Watched(capacity_nbytes=5119)
 
     assert open_bytes(kv_plan(), 4, 2, backend=fits, device="cpu").stats().device == "cpu"
-    with pytest.raises(AllocationError, match=r"1024 bytes needed .* but 1023 bytes are there in the host"):
+    with pytest.raises(AllocationError, match=r"\(1,024 B\) needed .* but 1023 B are there in the host"):
         open_bytes(kv_plan(), 4, 2, backend=short, device="cpu")
     assert short.num_allocations == 0

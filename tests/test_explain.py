@@ -20,7 +20,9 @@ from cachecore import (
     plan_from_states,
 )
 from cachecore.explain import explain_plan, explain_text
+from cachecore.explain.reasons import shard_reason
 from cachecore.explain.text import render
+from cachecore.meaning import HeadShard
 
 PAGE = BlockCacheGeometry(4)
 
@@ -196,6 +198,12 @@ def test_several_pages_a_block_are_told():
     assert group["host"]["why"].endswith("an entry is a whole block, each row's 4 pages one after another")
     # One block: 4 pages * 2 rows * 512 bytes, of which 128 * 2 are payload
     assert (group["device"]["unit_nbytes"], group["device"]["payload_nbytes"]) == (4096, 2048)
+
+
+def test_one_head_is_no_list_of_all_heads():
+    specs = [layer_spec("k_cache", (4, total, 8), shard=HeadShard(total, 0, total)) for total in (1, 2)]
+
+    assert [shard_reason(spec) for spec in specs] == ["the only head", "all 2 heads"]
 
 
 def test_a_window_is_told():

@@ -73,7 +73,7 @@ def test_what_must_be_refused_is(sentence):
     if kind is AllocationError:
         error = caught.value
         assert (error.needed_nbytes, error.free_nbytes, error.longest_sequence) == (2097152, 2097151, 0)
-        assert all(told in str(error) for told in ("2097152 bytes needed", "2097151 bytes are there", "has 0 tokens"))
+        assert all(told in str(error) for told in ("2,097,152 B) needed", "2,097,151 B) are there", "has 0 tokens"))
 
 
 GIVEN = {"block_size", "kv_dtype", "tp", "draft", "state_dtype", "rank_memory_nbytes", "note"}

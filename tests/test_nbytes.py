@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecore import PlanError
-from cachecore.nbytes import exact_nbytes, format_nbytes, parse_nbytes
+from cachecore.nbytes import both_nbytes, exact_nbytes, format_nbytes, parse_nbytes
 
 
 @pytest.mark.parametrize(
@@ -74,6 +74,14 @@ def test_exact_text_reads_back_exactly(nbytes):
 def test_exact_prefers_a_unit_and_falls_back_to_digits():
     # 30 layers * 98,304 = 2,949,120 = 2.8125 * 1024**2; 93,424 / 1024 = 91.234375 needs six decimals
     assert [exact_nbytes(2_949_120), exact_nbytes(93_424), exact_nbytes(512)] == ["2.8125 MiB", "93,424 B", "512 B"]
+
+
+def test_both_tells_exact_bytes_where_the_unit_hides_them():
+    assert [both_nbytes(767), both_nbytes(2_949_120), both_nbytes(384.5)] == [
+        "767 B",
+        "2.81 MiB (2,949,120 B)",
+        "384.5 B",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def test_memory_for_no_block_is_refused_with_the_remedy(host):
     needed = 512 if host else 1024
 
     with pytest.raises(
-        AllocationError, match=f"{needed} bytes needed for .*'full': 1.*, but {needed - 1} bytes are "
+        AllocationError, match=rf"{needed:,} B.? needed for full: 1, but {needed - 1} B are there "
     ) as e:
         sizing.fit(plan_set(FULL), memory_nbytes=needed - 1, host=host)
 
@@ -143,7 +143,9 @@ def test_memory_for_no_block_is_refused_with_the_remedy(host):
 def test_explicit_counts_are_checked_against_memory():
     # W35
     assert sizing.fit(plan_set(FULL), memory_nbytes=4096, num_blocks=4) == {"full": 4}
-    with pytest.raises(AllocationError, match=r"5120 bytes needed for \{'full': 5\}, but 4096 bytes") as caught:
+    with pytest.raises(
+        AllocationError, match=r"5 KiB \(5,120 B\) needed for full: 5, but 4 KiB \(4,096 B\) are"
+    ) as caught:
         sizing.fit(plan_set(FULL), memory_nbytes=4096, num_blocks=5)
 
     assert caught.value.longest_sequence == 16  # 4 blocks of 4 tokens
@@ -158,12 +160,19 @@ def test_explicit_counts_keep_their_proportion_in_the_remedy():
 
 
 def test_too_many_sequences_are_refused_with_the_length_that_fits():
-    with pytest.raises(AllocationError, match=r"3 sequences of 16 tokens need 12288 bytes, but 8192 bytes") as caught:
+    with pytest.raises(
+        AllocationError, match=r"3 sequences of 16 tokens need 12 KiB \(12,288 B\), but 8 KiB "
+    ) as caught:
         sizing.fit(plan_set(FULL), memory_nbytes=8192, context_length=16, concurrency=3)
 
     # 8 blocks for 3 sequences: 2 each, 8 tokens
     assert caught.value.longest_sequence == 8
     assert (caught.value.needed_nbytes, caught.value.free_nbytes) == (12288, 8192)
+
+
+def test_a_reserve_that_leaves_nothing_is_told():
+    with pytest.raises(AllocationError, match=r"but 0 B are there in this budget \(the reserve is as large as the mem"):
+        sizing.fit(plan_set(FULL), memory_nbytes=4096, reserve_nbytes=8192)
 
 
 def test_concurrency_needs_a_length():
@@ -186,7 +195,7 @@ def test_concurrency_needs_a_length():
         ({"in_flight_tokens": -1}, "in_flight_tokens is -1"),
         ({"context_length": 8, "concurrency": 0}, "concurrency is 0; expected a positive"),
         ({"num_blocks": -1}, "num_blocks.* is -1; expected zero or more"),
-        ({"num_blocks": {"sliding": 1}}, r"num_blocks names groups \['sliding'\], but the plan has \['full'\]"),
+        ({"num_blocks": {"sliding": 1}}, "num_blocks names group 'sliding', but the plan has group 'full'"),
     ],
 )
 def test_input_that_makes_no_sense_is_refused(more, message):

@@ -206,7 +206,9 @@ def test_given_slots_leave_the_rest_to_the_blocks():
 def test_given_counts_that_hold_too_few_sequences_are_refused():
     plans = CachePlanSet((kv_plan(), *states()), "null", "bytes")
 
-    with pytest.raises(AllocationError, match=r"3 sequences of 8 tokens take .*'state': 3.*given are {'state': 2}"):
+    with pytest.raises(
+        AllocationError, match=r"3 sequences of 8 tokens take .*state: 3.*given are state: 2; 2 fit at once"
+    ):
         sizing.fit(plans, memory_nbytes=1 << 20, num_blocks={"state": 2}, context_length=8, concurrency=3)
 
 
@@ -234,7 +236,7 @@ def test_few_blocks_are_still_an_answer():
 
 
 @pytest.mark.parametrize(
-    ("counts", "told"), [({"full": 1}, "names groups"), (3, "give one each"), ({"full": 1, "state": -1}, "is -1")]
+    ("counts", "told"), [({"full": 1}, "names group"), (3, "give one each"), ({"full": 1, "state": -1}, "is -1")]
 )
 def test_an_engine_s_counts_name_every_group(counts, told):
     plans = CachePlanSet((kv_plan(), *states()), "null", "bytes")

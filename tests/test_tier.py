@@ -29,7 +29,7 @@ def test_an_answer_says_what_every_memory_holds():
 
 def test_a_refusal_names_the_memory_that_lacks_most():
     with pytest.raises(
-        AllocationError, match=r"5 sequences of 16 tokens need 2257 bytes, but 1000 .*in rank 0"
+        AllocationError, match=r"5 sequences of 16 tokens need 2.2 KiB \(2,257 B\), but 1000 B are there in rank 0"
     ) as caught:
         solve_tier(RANKS, HOLDINGS, Wanted(16, 5, {}))
 
@@ -37,6 +37,18 @@ def test_a_refusal_names_the_memory_that_lacks_most():
     assert (refusal.where, refusal.needed_nbytes, refusal.free_nbytes) == ("rank 0", 7 + 20 * 100 + 5 * 50, 1000)
     # 5 slots leave 743 bytes for 7 blocks, one each
     assert (refusal.longest_sequence, refusal.num_requests) == (4, 2)
+
+
+def test_a_refusal_counts_in_words_that_fit_the_number():
+    with pytest.raises(AllocationError) as one:
+        solve_tier({"rank 1": SECOND}, {"full": Holding(4)}, Wanted(100, 1, {}))
+    with pytest.raises(AllocationError) as several:
+        solve_tier(RANKS, HOLDINGS, Wanted(16, 5, {}))
+
+    # 25 blocks of 30 bytes; 500 bytes hold 16 blocks of 4 tokens
+    told = "1 sequence of 100 tokens needs 750 B, but 500 B are there in rank 1; "
+    assert str(one.value).startswith(f"{told}the longest sequence that fits alone has 64 tokens. ")
+    assert "; 2 fit at once, and 5 do up to 4 tokens each. " in str(several.value)
 
 
 def test_a_length_without_a_number_of_sequences_is_a_proportion():
@@ -47,7 +59,7 @@ def test_a_length_without_a_number_of_sequences_is_a_proportion():
 
 def test_counts_are_checked_on_every_memory():
     check_tier(RANKS, HOLDINGS, {"full": 9, "state": 1})
-    with pytest.raises(AllocationError, match=r"510 bytes needed for {'full': 17, 'state': 0}, but 500") as caught:
+    with pytest.raises(AllocationError, match=r"510 B needed for full: 17, state: 0, but 500 B are") as caught:
         check_tier({"rank 1": SECOND}, HOLDINGS, {"full": 17, "state": 0})
 
     assert (caught.value.fits, caught.value.longest_sequence) == ({"full": 16, "state": 0}, 64)

@@ -197,7 +197,7 @@ def shard_reason(spec: CacheTensorSpec) -> str:
         return "replicated: every rank holds the whole payload"
     heads = f"head {shard.first}" if shard.count == 1 else f"heads {shard.first} to {shard.first + shard.count - 1}"
     if shard.count == shard.total:
-        return f"all {shard.total} heads"
+        return "the only head" if shard.total == 1 else f"all {shard.total} heads"
     return f"{heads} of {shard.total}" + (f", replica {shard.replica}" if shard.replica else "")
 
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from textwrap import wrap
 from typing import Any
 
-from cachecore.nbytes import format_nbytes
+from cachecore.nbytes import both_nbytes
 
 Data = Mapping[str, Any]
 
@@ -50,20 +50,20 @@ def _group(group: Data, width: int) -> Iterator[str]:
 
 def _sizes(group: Data, tier: Data) -> str:
     unit = group["unit"]
-    told = f"{_nbytes(tier['unit_nbytes'])} a {unit}, "
+    told = f"{both_nbytes(tier['unit_nbytes'])} a {unit}, "
     if "token_nbytes" in tier:
-        told += f"{_nbytes(tier['token_nbytes'])} a token, "
+        told += f"{both_nbytes(tier['token_nbytes'])} a token, "
     padding = tier["padding_nbytes"]
-    told += f"of it {_nbytes(padding)} padding ({padding / tier['unit_nbytes']:.2%})" if padding else "no padding"
+    told += f"of it {both_nbytes(padding)} padding ({padding / tier['unit_nbytes']:.2%})" if padding else "no padding"
     if group["num_units"] is not None:
-        told += f"; {_many(group['num_units'], unit)} take {_nbytes(tier['reserved_nbytes'])}"
+        told += f"; {_many(group['num_units'], unit)} take {both_nbytes(tier['reserved_nbytes'])}"
     return told
 
 
 def _cache(cache: Data, per: str, width: int) -> Iterator[str]:
     axes = ", ".join(f"{axis} {extent}" for axis, extent in zip(cache["axes"], cache["shape"], strict=True))
     yield from _paragraph(
-        f"{cache['name']}: {cache['dtype']} ({axes}), {_nbytes(cache['page_nbytes'])} a {per}, "
+        f"{cache['name']}: {cache['dtype']} ({axes}), {both_nbytes(cache['page_nbytes'])} a {per}, "
         f"{_many(cache['num_rows'], 'row')} found by {cache['found_by']}",
         4,
         width,
@@ -97,7 +97,7 @@ def _row_names(cache: Data) -> str:
 def _pool(pool: Data, unit: str, width: int) -> Iterator[str]:
     yield from _paragraph(
         f"pool {pool['pool']}: uint8[{pool['outer']}, entries, {pool['inner']}], "
-        f"{_nbytes(pool['unit_nbytes'])} a {unit}, holds {', '.join(pool['holds']) or 'nothing'}",
+        f"{both_nbytes(pool['unit_nbytes'])} a {unit}, holds {', '.join(pool['holds']) or 'nothing'}",
         4,
         width,
     )
@@ -184,12 +184,6 @@ def _ranges(ids: Sequence[int]) -> str:
         else:
             runs.append([one])
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-
-
-def _nbytes(nbytes: float) -> str:
-    """A size with its exact bytes where the unit hides them."""
-    text = format_nbytes(nbytes)
-    return text if nbytes < 1024 else f"{text} ({nbytes:,.0f} B)" if nbytes == int(nbytes) else text
 
 
 def _many(count: int, noun: str) -> str:

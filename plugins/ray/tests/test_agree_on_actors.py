@@ -74,7 +74,7 @@ def test_what_the_driver_wants_is_asked_of_every_rank(start):
     told = ray.get([actor.agreed.remote() for actor in actors])
     assert told == [str(caught.value)] * 3
     assert "3 sequences of 44 tokens" in told[0]
-    assert "the longest length of which 3 fit has 40 tokens" in told[0]
+    assert "3 do up to 40 tokens each" in told[0]
 
 
 def test_ranks_of_one_node_share_its_host_memory(start):
