@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -135,6 +136,29 @@ def test_a_benchmark_that_misbehaves_is_named(body, message, tmp_path):
 def default_interrupts() -> None:
     """As a terminal starts a command; a test run in the background ignores SIGINT."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["backends", "--device", "demo", "--json"],
+        ["bench", "copy", "--device", "demo", "--json"],
+        ["check", "demo", "--level", "discovery", "--json"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_what_a_plugin_prints_is_no_part_of_the_json(arguments, tmp_path):
+    variables = bench_plugin(tmp_path, "print('measuring'); return [RESULT]")
+    module = tmp_path / "plugin_bench.py"
+    module.write_text(module.read_text().replace("    return [Backend", "    print('here')\n    return [Backend"))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "cachecore", *arguments], env=variables, check=False, capture_output=True, text=True
+    )
+
+    assert isinstance(json.loads(done.stdout), dict)
+    assert "here" in done.stderr
+    assert ("measuring" in done.stderr) == (arguments[0] == "bench")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="needs SIGINT")

@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 from cachecore.cli.backends import add_command as add_backends
@@ -18,9 +18,10 @@ from cachecore.cli.bench import add_command as add_bench
 from cachecore.cli.explain import add_command as add_explain
 from cachecore.cli.new_backend import add_command as add_new_backend
 from cachecore.cli.plan import add_command as add_plan
-from cachecore.cli.terminal import prepare_streams, version_line
+from cachecore.cli.terminal import json_alone, prepare_streams, version_line
 from cachecore.errors import CacheCoreError
 from cachecore.testing.command import add_parser as add_check
+from cachecore.testing.command import run as run_check
 
 __all__ = ["main"]
 
@@ -66,7 +67,9 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     if options.run is None:
         parser.print_help(sys.stderr)
         return 2
-    code: int = options.run(options)
+    asks_json = getattr(options, "json", False) and options.run is not run_check  # which sees to its own report
+    with json_alone() if asks_json else nullcontext():
+        code: int = options.run(options)
     return code
 
 

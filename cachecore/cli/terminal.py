@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
@@ -109,12 +109,31 @@ def _loaded(text: bytes, where: str) -> CachePlanSet:
 
 def print_json(data: Mapping[str, Any]) -> None:
     """Print one JSON document, with escapes only where standard output cannot say a character."""
+    stream = sys.stdout.results if isinstance(sys.stdout, _Aside) else sys.stdout
     text = json.dumps(data, indent=2, ensure_ascii=False)
     try:
-        text.encode(sys.stdout.encoding or "utf-8")
+        text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(data, indent=2)
-    print(text)
+    print(text, file=stream)
+
+
+class _Aside(io.TextIOBase):
+    """Standard output while :func:`print_json` alone may write to it; what plugins print goes to standard error."""
+
+    def __init__(self, results: Any) -> None:
+        self.results = results
+
+    def write(self, text: str) -> int:
+        """To standard error."""
+        return sys.stderr.write(text)
+
+
+@contextmanager
+def json_alone() -> Iterator[None]:
+    """Keep what plugins print out of the JSON on standard output."""
+    with redirect_stdout(_Aside(sys.stdout)):
+        yield
 
 
 def prepare_streams() -> None:
