@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 import importlib_metadata
 
@@ -62,6 +63,12 @@ class Selection:
     rejected: tuple[tuple[BackendRecord, str], ...]
 
 
+def install_line(distribution: str, extra: str = "") -> str:
+    """How to install a distribution of this project: from an index, or from a checkout of its repository."""
+    folder = f"./plugins/{distribution.removeprefix('cachecore-')}"
+    return f"`python -m pip install {distribution}{extra}` (from a checkout: `{folder}{extra}`)"
+
+
 def rank(record: BackendRecord) -> tuple[int, str, str]:
     """Sort key: best priority first, then by name, so that entry-point order never decides."""
     return -record.info.priority, record.info.name, record.plugin.distribution
@@ -109,18 +116,32 @@ def no_backend_error(
         for record, why in rejected
         if not (forced and not is_named(record, forced))
     ]
-    reasons += [f"{failure.plugin.name} ({failure.plugin.distribution}): {failure.reason}" for failure in unused]
-    what = f"backend {forced!r}, which is forced, does not serve {device}" if forced else f"no backend serves {device}"
-    known = f" Backends are {', '.join(record.info.name for record in backends)}." if forced else ""
+    not_used = [f"{failure.plugin.name} ({failure.plugin.distribution}): {failure.reason}" for failure in unused]
+    if forced and not any(is_named(record, forced) for record in backends):
+        what = _not_there(forced, backends, not_used)
+    else:
+        what = f"backend {forced!r}, which is forced, does not serve" if forced else "no backend serves"
+        what += f" {device}: {'; '.join(reasons + not_used) or 'no plugin is installed'}"
     line = _PIP_LINES.get(device.type, "cachecore-torch-default")
-    there = line in {record.plugin.distribution for record in backends}
-    remedy = "" if there else f" `python -m pip install {line}` installs one for {device.type};"
+    there = line in {record.plugin.distribution for record in backends} or device.type == "null"
+    remedy = "" if there else f" {install_line(line)} installs one for {device.type};"
     return NoBackendError(
-        f"{what}: {'; '.join(reasons) or 'no plugin is installed'}.{known}{remedy} `cachecore backends` shows all",
+        f"{what}{'' if what.endswith('?') else '.'}{remedy} `cachecore backends` shows all",
         device=str(device),
-        reasons=tuple(reasons),
+        reasons=(*reasons, *not_used),
         install=line,
     )
+
+
+def _not_there(forced: str, backends: Sequence[BackendRecord], not_used: Sequence[str]) -> str:
+    """No backend bears the forced name: which there are, which may be meant, and what could have brought it."""
+    there = [record.info.name for record in backends]
+    if "@" in forced:
+        there = [f"{record.info.name}@{record.plugin.distribution}" for record in backends]
+    close = get_close_matches(forced, there, n=1)
+    meant = f"; did you mean {close[0]!r}?" if close else ""
+    told = f". Plugins that are not used: {'; '.join(not_used)}" if not_used else ""
+    return f"there is no backend {forced!r}, which is forced; installed are {', '.join(there)}{meant}{told}"
 
 
 def entry_points_of(group: str) -> tuple[list[importlib_metadata.EntryPoint], list[PluginFailure]]:

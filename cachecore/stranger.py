@@ -28,7 +28,7 @@ def stranger_distribution() -> dict[str, str] | None:
         "version": version,
         "advice": f"distribution 'cachecore' {version} is installed, a stranger's package that is imported as "
         f"cachecore too; whichever was installed last overwrote the other's files. Run `python -m pip uninstall "
-        f"cachecore` and then `python -m pip install --force-reinstall {_OURS}`",
+        f"cachecore` and then `python -m pip install --force-reinstall {_OURS}` (from a checkout: `.`)",
     }
 
 

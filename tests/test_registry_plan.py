@@ -22,7 +22,9 @@ def policy(name, version="1"):
 )
 @pytest.mark.parametrize("method", ["select", "plan_backend"])
 def test_no_backend_at_all_gives_the_pip_line(method, device, line):
-    with pytest.raises(NoBackendError, match=f"`python -m pip install {line}` installs one for {device[:3]}") as caught:
+    with pytest.raises(
+        NoBackendError, match=f"`python -m pip install {line}` .* installs one for {device[:3]}"
+    ) as caught:
         getattr(PluginRegistry(environ={}), method)(device)
 
     assert caught.value.device == device

@@ -128,8 +128,8 @@ def test_a_plan_of_an_absent_vendor_is_not_opened_on_the_one_that_is_there(regis
         ({"CACHECORE_DISABLE_PLUGINS": "bolt"}, "bolt", r"bolt \(plugin-bolt\): denied by CACHECORE_DISABLE_PLUGINS"),
         ({"CACHECORE_PLUGINS": "acme"}, "bolt", r"bolt \(plugin-bolt\): not allowed by CACHECORE_PLUGINS"),
         ({}, "crash", r"crash \(plugin-crash\): import of 'plugin_crash' failed: ModuleNotFoundError: .*'libcrash'"),
-        ({}, "botl", r"Backends are bytes, acme, bolt\."),
-        ({}, "bolt@plugin-acme", r"Backends are bytes, acme, bolt\."),
+        ({}, "botl", r"installed are bytes, acme, bolt; did you mean 'bolt'\?"),
+        ({}, "bolt@plugin-acme", r"are bytes@cachecore-kv, acme@plugin-acme, bolt@plugin-bolt; did you mean"),
     ],
     ids=["unavailable", "denied", "not-allowed", "broken-at-import", "misspelt", "other-distribution"],
 )
@@ -139,7 +139,8 @@ def test_one_that_is_forced_and_cannot_serve_is_an_error_with_the_reason(registr
 
     with pytest.raises(NoBackendError, match=told) as caught:
         registry.select("null", backend=forced if way == "argument" else None)
-    assert str(caught.value).startswith(f"backend {forced!r}, which is forced, does not serve null: ")
+    unable = f"backend {forced!r}, which is forced, does not serve null: ", f"there is no backend {forced!r}, which is"
+    assert str(caught.value).startswith(unable)
     assert "`cachecore backends` shows all" in str(caught.value)
 
 
