@@ -54,7 +54,7 @@ class AgreementError(CacheCoreError, RuntimeError):
 
 
 class MigrationError(CacheCoreError, ValueError):
-    """Two workers whose caches cannot be moved into each other."""
+    """Reserved for migration between workers, which is not there yet; nothing raises it."""
 
 
 class EngineStateError(CacheCoreError, RuntimeError):
