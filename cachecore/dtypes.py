@@ -6,6 +6,7 @@ Sub-byte meaning is in a spec's ``format``; a storage dtype is always byte-addre
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from types import MappingProxyType
 
 from cachecore.errors import PlanError
@@ -34,6 +35,11 @@ ITEMSIZE: Mapping[str, int] = MappingProxyType(
     }
 )
 """Bytes per element of every storage dtype, keyed by torch's name."""
+
+_SHORT = MappingProxyType(
+    {"bf16": "bfloat16", "fp16": "float16", "f16": "float16", "fp32": "float32", "f32": "float32", "fp64": "float64"}
+)
+"""Spellings that torch does not have, and what is meant."""
 
 _ALIASES = MappingProxyType({"half": "float16", "float": "float32", "double": "float64"})
 _VAGUE = MappingProxyType(
@@ -72,8 +78,11 @@ def dtype_name(dtype: object) -> str:
             dtype=name,
             choices=choices,
         )
+    close = get_close_matches(name, ITEMSIZE, n=1)
+    meant = _SHORT.get(name) or "".join(close)
+    hint = f" (did you mean {meant}?)" if meant else ""
     raise PlanError(
-        f"unknown storage dtype {name!r}; expected one of {', '.join(sorted(ITEMSIZE))}",
+        f"unknown storage dtype {name!r}{hint}; expected one of {', '.join(sorted(ITEMSIZE))}",
         dtype=name,
         choices=tuple(sorted(ITEMSIZE)),
     )

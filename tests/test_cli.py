@@ -162,6 +162,29 @@ def test_help_teaches_with_examples(command, capsys):
         (["plan", "--layers", "x"], "'x' lists no layers; expected ids such as 0-4,6 or a count"),
         (["plan", "--layers", "2", "--window", "4"], "--sliding-layers and --window go together"),
         (["plan", "--layers", "2", "--sliding-layers", "2", "--window", "4"], "names layer 2, which --layers does not"),
+        (
+            ["plan", "--layers", "2", "--context-length", "8"],
+            "--context-length says how a memory is shared; give --mem",
+        ),
+        (["plan", "--layers", "2", "--latent-dim", "8", "--kv-heads", "1"], "--kv-heads and --latent-dim contradict"),
+        (
+            ["plan", "--layers", "2", "--head-dim", "8", "--rope-dim", "8"],
+            "--rope-dim belongs to MLA; give --latent-dim",
+        ),
+        (["plan", "--layers", "2", "--head-dim", "8", "--dtype", "bf16"], "'bf16' (did you mean bfloat16?)"),
+        (
+            ["plan", "--layers", "2", "--head-dim", "8", "--dtype", "fp8"],
+            "quantised K/V is asked for with --quant-policy",
+        ),
+        (["plan", "--layers", "2", "--head-dim", "8", "--quant-policy", "q"], "invalid choice: 'q'"),
+        (["plan", "--layers", "2", "--head-dim", "8", "--tp-rank", "1"], "--tp-rank is 1; expected 0 to 0"),
+        (["plan", "--layers", "2", "--head-dim", "0"], "0 is too small; expected 1 or more"),
+        (["plan", "--layers", "2", "--head-dim", "x"], "'x' is no whole number"),
+        (["plan", "--layers", "2", "--head-dim", "8", "--kv-heads", "2", "--tp", "3"], "2 KV heads on 3 tensor-par"),
+        (
+            ["plan", "--layers", "2", "--head-dim", "8", "--block-size", "8", "--kernel-block-size", "3"],
+            "--block-size 8",
+        ),
         (["explain", "plan.json", "--blocks", "many"], "'many' is no count; expected a number such as 1024"),
     ],
 )
@@ -174,10 +197,35 @@ def test_wrong_usage_is_exit_code_2(argv, message, capsys):
 
 
 def test_a_refusal_is_one_line_and_exit_code_1(capsys):
-    assert main(["plan", "--device", "null", "--layers", "2"]) == 1
+    argv = ["plan", "--device", "null", "--layers", "2", "--head-dim", "9", "--quant-policy", "int4"]
+    assert main(argv) == 1
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err == "cachecore: error: head_dim is missing; give head_dim, or latent_dim and rope_dim for MLA\n"
+    assert told.err.startswith("cachecore: error: k_cache: head size 9 is no multiple of 2")
+    assert told.err.count("\n") == 1
+
+
+def test_a_usage_error_is_what_is_needed_the_reason_and_where_to_read(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["plan", "--layers", "2"])
+
+    assert capsys.readouterr().err.splitlines() == [
+        "usage: cachecore plan --layers N [options]; see `cachecore plan --help`",
+        "cachecore plan: error: --head-dim is missing; give --head-dim, or --latent-dim and --rope-dim for MLA",
+    ]
+
+
+def test_what_forces_a_backend_is_told_as_an_option(install, capsys):
+    site = install("one")
+    install("two")
+    (module,) = site.glob("*.py")
+    module.write_text(f"{module.read_text()}\nclass StandardLayoutPolicy(StandardLayoutPolicy):\n    name = 'own'\n")
+    probe = "lambda device: 'absent'"
+    for module in site.parent.glob("*/*.py"):
+        module.write_text(module.read_text().replace("lambda device: None", probe))
+
+    assert main(["plan", "--device", "demo", "--layers", "2", "--head-dim", "64"]) == 1
+    assert "say which with --backend one or CACHECORE_BACKEND=one." in capsys.readouterr().err
 
 
 def test_the_module_runs_from_any_folder(tmp_path):
@@ -376,6 +424,8 @@ def test_explain_writes_a_picture_to_scale(plan_file, tmp_path, capsys):
 
     assert ElementTree.parse(picture).getroot().tag == "{http://www.w3.org/2000/svg}svg"
     assert told["picture"] == str(picture)
+    assert main(["explain", str(plan_file), "--picture", str(picture)]) == 0
+    assert capsys.readouterr().err == f"cachecore: wrote {picture}\n"
     # 3 layers * 512 bytes * 10
     assert told["groups"][0]["device"]["nbytes"] == 15360
 
@@ -424,6 +474,7 @@ def test_plan_says_how_many_blocks_and_tokens_fit(tmp_path, capsys):
 
     # 32 layers * (K and V) * 64 tokens * 8 heads * 128 * 2 bytes = 8 MiB a block
     assert told["groups"][0]["block_nbytes"] == 8 * 1024**2
+    assert (told["groups"][0]["logical_block_size"], told["groups"][0]["kernel_block_size"]) == (64, 16)
     assert told["device"]["num_blocks"] == {"full": 2560}
     assert told["device"]["longest_sequence"] == 2560 * 64
     assert told["host"]["num_blocks"] == {"full": 128}

@@ -57,6 +57,21 @@ def test_sub_byte_dtype_names_its_storage(vague, choice):
         dtype_name(vague)
 
 
+@pytest.mark.parametrize(
+    ("short", "meant"),
+    [
+        ("bf16", "bfloat16"),
+        ("fp16", "float16"),
+        ("fp32", "float32"),
+        ("torch.bf16", "bfloat16"),
+        ("bfloat", "bfloat16"),
+    ],
+)
+def test_a_short_spelling_is_told_the_whole_one(short, meant):
+    with pytest.raises(PlanError, match=rf"unknown storage dtype .* \(did you mean {meant}\?\); expected one of"):
+        dtype_name(short)
+
+
 @pytest.mark.parametrize("unknown", ["float17", "", "torch", "complex64"])
 def test_unknown_dtype_is_refused_with_the_known(unknown):
     with pytest.raises(PlanError, match=r"unknown storage dtype .*; expected one of bfloat16, bool") as caught:

@@ -11,14 +11,15 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
-from typing import Any
+from typing import Any, NoReturn
 
 from cachecore.cli.backends import add_command as add_backends
 from cachecore.cli.bench import add_command as add_bench
 from cachecore.cli.explain import add_command as add_explain
 from cachecore.cli.new_backend import add_command as add_new_backend
+from cachecore.cli.options import in_options
 from cachecore.cli.plan import add_command as add_plan
-from cachecore.cli.terminal import json_alone, prepare_streams, version_line
+from cachecore.cli.terminal import json_alone, naming, prepare_streams, version_line
 from cachecore.errors import CacheCoreError
 from cachecore.testing.command import add_parser as add_check
 from cachecore.testing.command import run as run_check
@@ -43,7 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     prepare_streams()
     try:
         code = _run(_parser(), argv)
-        sys.stdout.flush()
+        with naming("standard output"):
+            sys.stdout.flush()
     except CacheCoreError as error:
         return _fail(str(error))
     except BrokenPipeError:
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 141
     except OSError as error:
         _drop_unwritten()
-        return _fail(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return _fail(f"{error.filename}: {error.strerror or error}" if error.filename else str(error))
     except KeyboardInterrupt:
         print("cachecore: interrupted", file=sys.stderr)
         return 130
@@ -62,7 +64,8 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
     try:
         options = parser.parse_args(argv)
     except SystemExit:  # after --help, --version or wrong usage
-        sys.stdout.flush()  # what cannot be written is an error for these too
+        with naming("standard output"):
+            sys.stdout.flush()  # what cannot be written is an error for these too
         raise
     if options.run is None:
         parser.print_help(sys.stderr)
@@ -74,13 +77,26 @@ def _run(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """One whose help and version can fail to be written, where argparse says nothing."""
+    """One whose errors are two lines, and whose help can fail to be written, where argparse says nothing."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse: what must be given, what was wrong, where the rest is told."""
+        needed = [_placeholder(one) for one in self._actions if one.required or one.nargs == argparse.PARSER]
+        usage = " ".join(["usage:", self.prog, *needed, "[options]"])
+        self.exit(2, f"{usage}; see `{self.prog} --help`\n{self.prog}: error: {in_options(message)}\n")
 
     def _print_message(self, message: str, file: Any = None) -> None:
         if file is sys.stdout:
-            file.write(message)
+            with naming("standard output"):
+                file.write(message)
         else:
             super()._print_message(message, file)
+
+
+def _placeholder(action: argparse.Action) -> str:
+    named = action.metavar if isinstance(action.metavar, str) else None
+    value = named or ("|".join(map(str, action.choices)) if action.choices else action.dest.upper())
+    return f"{action.option_strings[0]} {value}" if action.option_strings else value
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -109,5 +125,5 @@ def _drop_unwritten() -> None:
 
 def _fail(message: str) -> int:
     with suppress(OSError):  # the exit code still says it
-        print(f"cachecore: error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"cachecore: error: {in_options(' '.join(message.split()))}", file=sys.stderr)
     return 1

@@ -9,14 +9,14 @@ from cachecore.asking import told
 from cachecore.backend import API_VERSION
 from cachecore.build import build_block_cache_plan, open_engine
 from cachecore.cli.listing import listing
+from cachecore.cli.options import add_json, device_name
 from cachecore.cli.terminal import (
     DISTRIBUTION,
     CommandError,
-    add_json,
     core_version,
-    device_name,
     print_json,
     progress,
+    show,
     warn,
 )
 from cachecore.device import DeviceSpec
@@ -84,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         print_json(data)
     else:
-        print("\n".join(listing(data)))
+        show("\n".join(listing(data)))
     for device in data["devices"]:
         if options.device and device["chosen"] is None:
             raise CommandError(f"no backend serves {device['device']}; the report says why")

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from cachecore.asking import asked, shown
-from cachecore.cli.terminal import CommandError, add_json, device_name, interrupts_heard, print_json, progress
+from cachecore.cli.options import add_json, device_name
+from cachecore.cli.terminal import CommandError, interrupts_heard, print_json, progress
 from cachecore.device import DeviceSpec
 from cachecore.errors import PluginError
 from cachecore.nbytes import format_nbytes
@@ -68,7 +69,9 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
     parser = commands.add_parser(
         "bench", help="measure block copies and swaps", description=_DESCRIPTION, epilog=_EPILOG, **style
     )
-    parser.add_argument("what", choices=("copy", "swap"), help="within the device, or between device and host")
+    parser.add_argument(
+        "what", choices=("copy", "swap"), metavar="copy|swap", help="within the device, or between device and host"
+    )
     parser.add_argument("--device", type=device_name, default="cpu", help="where to measure (default: cpu)")
     parser.add_argument("--backend", metavar="NAME", help="force a backend: name or name@distribution")
     parser.add_argument("--bench", metavar="NAME", help="which installed benchmark to run, where several are")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
-from cachecore.cli.terminal import add_json, counts_of, print_json, progress, read_plan, unit_counts, width_of_terminal
+from cachecore.cli.options import add_json, counts_of, unit_counts
+from cachecore.cli.terminal import note, print_json, read_plan, show, width_of_terminal, write_text
 from cachecore.explain import explain_plan, explain_text
 from cachecore.picture import layout_svg, layout_text
 
@@ -51,8 +51,8 @@ def run(options: argparse.Namespace) -> int:
     plans = read_plan(options.plan)
     counts = counts_of(plans, options.blocks)
     if options.picture is not None:
-        Path(options.picture).write_text(layout_svg(plans, counts), encoding="utf-8", errors="backslashreplace")
-        progress(f"wrote {options.picture}")
+        write_text(options.picture, layout_svg(plans, counts))
+        note(f"wrote {options.picture}")
     width = width_of_terminal()
     if options.json:
         data = explain_plan(plans, counts)
@@ -62,10 +62,9 @@ def run(options: argparse.Namespace) -> int:
             data["text"] = layout_text(plans, counts, width=width)
         print_json(data)
         return 0
-    print(explain_text(plans, counts, width=width), end="")
+    show(explain_text(plans, counts, width=width), end="")
     if options.text:
-        print()
-        print(layout_text(plans, counts, width=width, colour=_coloured()), end="")
+        show("\n" + layout_text(plans, counts, width=width, colour=_coloured()), end="")
     return 0
 
 

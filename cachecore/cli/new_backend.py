@@ -13,7 +13,8 @@ from string import Template
 from types import MappingProxyType
 from typing import Any
 
-from cachecore.cli.terminal import CommandError, add_json, device_name, print_json
+from cachecore.cli.options import add_json, device_name
+from cachecore.cli.terminal import CommandError, print_json
 from cachecore.device import DeviceSpec
 
 __all__ = ["add_command"]

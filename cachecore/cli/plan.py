@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from cachecore.build import build_block_cache_plan
-from cachecore.cli.terminal import add_json, byte_count, device_name, print_json, table, usage_error
-from cachecore.kv import MOST_LAYERS, QUANT_POLICIES, KvCacheConfig
-from cachecore.nbytes import exact_nbytes, format_nbytes
+from cachecore.cli.options import (
+    add_json,
+    at_least,
+    byte_count,
+    device_name,
+    layer_count,
+    layer_ids,
+    model_dtype,
+    usage_error,
+)
+from cachecore.cli.terminal import print_json, show, table, write_text
+from cachecore.errors import PlanError
+from cachecore.kv import QUANT_POLICIES, KvCacheConfig, head_shard
+from cachecore.nbytes import format_nbytes
 from cachecore.plan import GroupSpec
 from cachecore.plan_set import CachePlanSet
 from cachecore.registry import PluginRegistry
@@ -22,9 +32,6 @@ Plan the K/V caches of a model of a given shape for a device, without touching t
 
 The backend's policy chooses the layout, so the plugin must be installed; the device need not be there.
 """
-
-_MOST_DIGITS = 18
-"""Digits of a 64-bit number; Python refuses to read thousands."""
 
 _EPILOG = """\
 examples:
@@ -45,28 +52,39 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
         "plan", help="plan a model's caches and size them", description=_DESCRIPTION, epilog=_EPILOG, **style
     )
     model = parser.add_argument_group("the model")
-    model.add_argument("--layers", required=True, type=_layers, metavar="N", help="a count, or layer ids: 0-15,20")
-    model.add_argument("--kv-heads", type=int, default=1, metavar="N", help="K/V heads over all ranks (default: 1)")
-    model.add_argument("--head-dim", type=int, metavar="N", help="elements of a K/V head")
-    model.add_argument("--v-head-dim", type=int, metavar="N", help="elements of a V head, where it differs")
-    model.add_argument("--latent-dim", type=int, metavar="N", help="MLA: elements of the latent, instead of heads")
-    model.add_argument("--rope-dim", type=int, default=0, metavar="N", help="MLA: rotary elements beside the latent")
+    model.add_argument("--layers", required=True, type=layer_count, metavar="N", help="a count, or layer ids: 0-15,20")
+    model.add_argument("--kv-heads", type=at_least(1), metavar="N", help="K/V heads over all ranks (default: 1)")
+    model.add_argument("--head-dim", type=at_least(1), metavar="N", help="elements of a K/V head")
+    model.add_argument("--v-head-dim", type=at_least(0), metavar="N", help="elements of a V head, where it differs")
+    model.add_argument(
+        "--latent-dim", type=at_least(1), metavar="N", help="MLA: elements of the latent, instead of heads"
+    )
+    model.add_argument("--rope-dim", type=at_least(0), metavar="N", help="MLA: rotary elements beside the latent")
     model.add_argument("--sparse-mla", action="store_true", help="MLA with an index top-k: fp8 means fp8_ds_mla")
-    model.add_argument("--dtype", default="bfloat16", help="the model's dtype, as torch names it (default: bfloat16)")
-    model.add_argument("--sliding-layers", type=_layer_ids, metavar="IDS", help="ids of layers that keep a window")
-    model.add_argument("--window", type=int, metavar="TOKENS", help="the window of --sliding-layers")
+    model.add_argument(
+        "--dtype", type=model_dtype, default="bfloat16", help="the model's dtype, as torch names it (default: bfloat16)"
+    )
+    model.add_argument("--sliding-layers", type=layer_ids, metavar="IDS", help="ids of layers that keep a window")
+    model.add_argument("--window", type=at_least(1), metavar="TOKENS", help="the window of --sliding-layers")
     cache = parser.add_argument_group("the cache")
-    cache.add_argument("--quant-policy", default="none", metavar="NAME", help=f"one of {', '.join(QUANT_POLICIES)}")
-    cache.add_argument("--block-size", type=int, default=64, metavar="TOKENS", help="scheduler's block (default: 64)")
-    cache.add_argument("--kernel-block-size", type=int, metavar="TOKENS", help="kernel page (default: the block)")
-    cache.add_argument("--tp", type=int, default=1, metavar="N", help="tensor-parallel ranks (default: 1)")
-    cache.add_argument("--tp-rank", type=int, default=0, metavar="N", help="which rank to plan for (default: 0)")
+    quant_help = f"one of {', '.join(QUANT_POLICIES)}"
+    cache.add_argument("--quant-policy", choices=tuple(QUANT_POLICIES), default="none", metavar="NAME", help=quant_help)
+    cache.add_argument(
+        "--block-size", type=at_least(1), default=64, metavar="TOKENS", help="scheduler's block (default: 64)"
+    )
+    cache.add_argument(
+        "--kernel-block-size", type=at_least(1), metavar="TOKENS", help="kernel page (default: the block)"
+    )
+    cache.add_argument("--tp", type=at_least(1), default=1, metavar="N", help="tensor-parallel ranks (default: 1)")
+    cache.add_argument(
+        "--tp-rank", type=at_least(0), default=0, metavar="N", help="which rank to plan for (default: 0)"
+    )
     place = parser.add_argument_group("where")
     place.add_argument("--device", type=device_name, default="cpu", help="device to plan for (default: cpu)")
     place.add_argument("--backend", metavar="NAME", help="force a backend: name or name@distribution")
     place.add_argument("--memory", type=byte_count, metavar="BYTES", help="device memory for caches, such as 20GiB")
     place.add_argument("--host-memory", type=byte_count, metavar="BYTES", help="host memory for swapped blocks")
-    place.add_argument("--context-length", type=int, metavar="TOKENS", help="tokens of a typical sequence")
+    place.add_argument("--context-length", type=at_least(1), metavar="TOKENS", help="tokens of a typical sequence")
     parser.add_argument("-o", "--output", metavar="PLAN.json", help="write the plan")
     add_json(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -74,8 +92,7 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Plan, size and write."""
-    if (options.sliding_layers is None) != (options.window is None):
-        usage_error(options, "--sliding-layers and --window go together: give both or neither")
+    _check_together(options)
     plans = _plan(options)
     answers: dict[str, SizingAnswer | None] = {}
     for tier, memory in (("device", options.memory), ("host", options.host_memory)):
@@ -87,28 +104,50 @@ def run(options: argparse.Namespace) -> int:
             else solve(plans, memory_nbytes=memory, context_length=options.context_length, host=tier == "host")
         )
     if options.output is not None:
-        Path(options.output).write_text(plans.dumps() + "\n", encoding="utf-8")
+        write_text(options.output, plans.dumps() + "\n")
     if options.json:
         print_json(_data(plans, answers, options.output))
     else:
-        print("\n".join(_text(plans, answers, options.output)))
+        show("\n".join(_text(plans, answers, options.output)))
     return 0
 
 
+def _check_together(options: argparse.Namespace) -> None:
+    """Refuse options that say nothing without another one, or contradict it: none is ignored silently."""
+    if (options.sliding_layers is None) != (options.window is None):
+        usage_error(options, "--sliding-layers and --window go together: give both or neither")
+    if options.context_length is not None and options.memory is None and options.host_memory is None:
+        usage_error(options, "--context-length says how a memory is shared; give --memory or --host-memory too")
+    heads = {"--kv-heads": options.kv_heads, "--head-dim": options.head_dim, "--v-head-dim": options.v_head_dim}
+    given = [name for name, value in heads.items() if value is not None]
+    if options.latent_dim is not None and given:
+        usage_error(options, f"{given[0]} and --latent-dim contradict each other: MLA keeps one latent, no heads")
+    latent = {"--rope-dim": options.rope_dim, "--sparse-mla": options.sparse_mla or None}
+    given = [name for name, value in latent.items() if value is not None]
+    if options.latent_dim is None and given:
+        usage_error(options, f"{given[0]} belongs to MLA; give --latent-dim too")
+
+
 def _plan(options: argparse.Namespace) -> CachePlanSet:
-    geometry = BlockCacheGeometry(options.block_size, options.kernel_block_size)
     sliding = options.sliding_layers or []
     unknown = sorted(set(sliding) - set(options.layers))
     if unknown:
         usage_error(options, f"--sliding-layers names layer {unknown[0]}, which --layers does not have")
     full = [layer for layer in options.layers if layer not in set(sliding)]
+    try:
+        geometry = BlockCacheGeometry(options.block_size, options.kernel_block_size)
+        configs = [_config(options, layers, name) for name, layers in (("full", full), ("sliding", sliding)) if layers]
+        if options.latent_dim is None:
+            head_shard(configs[0].num_kv_heads, options.tp, options.tp_rank)
+    except PlanError as error:  # of the options alone, whatever is installed
+        usage_error(options, str(error))
     groups = [GroupSpec("sliding", geometry, options.window)] if sliding else []
     registry = PluginRegistry()
     registry.load_entry_points()
     return build_block_cache_plan(
         geometry=geometry,
         device=options.device,
-        kv=[_config(options, layers, name) for name, layers in (("full", full), ("sliding", sliding)) if layers],
+        kv=configs,
         groups=groups,
         backend=options.backend,
         registry=registry,
@@ -119,14 +158,14 @@ def _config(options: argparse.Namespace, layers: Sequence[int], group: str) -> K
     return KvCacheConfig(
         layers=layers,
         dtype=options.dtype,
-        num_kv_heads=options.kv_heads,
+        num_kv_heads=1 if options.kv_heads is None else options.kv_heads,
         head_dim=options.head_dim,
         v_head_dim=options.v_head_dim,
         quant_policy=options.quant_policy,
         tp_size=options.tp,
         tp_rank=options.tp_rank,
         latent_dim=options.latent_dim,
-        rope_dim=options.rope_dim,
+        rope_dim=options.rope_dim or 0,
         sparse_mla=options.sparse_mla,
         group=group,
     )
@@ -140,6 +179,7 @@ def _data(plans: CachePlanSet, answers: dict[str, SizingAnswer | None], output: 
             {
                 "group": plan.name,
                 "logical_block_size": plan.geometry.logical_block_size,
+                "kernel_block_size": plan.geometry.page_size,
                 "window": plan.group.window,
                 "policy": plan.policy,
                 "policy_version": plan.policy_version,
@@ -172,7 +212,7 @@ def _text(plans: CachePlanSet, answers: dict[str, SizingAnswer | None], output: 
             plan.specs[0].num_rows,
             plan.layout.kind,
             plan.geometry.logical_block_size,
-            exact_nbytes(plan.block_nbytes()),
+            format_nbytes(plan.block_nbytes()),
             format_nbytes(plan.block_nbytes() / plan.geometry.logical_block_size),
         ]
         for plan in plans.blocks
@@ -188,46 +228,14 @@ def _text(plans: CachePlanSet, answers: dict[str, SizingAnswer | None], output: 
 
 def _sized(tier: str, answer: SizingAnswer) -> list[str]:
     counts = ", ".join(f"{count:,} blocks of group {name}" for name, count in answer.counts.items())
-    longest = "of any length" if answer.longest_sequence == UNBOUNDED else f"{answer.longest_sequence:,} tokens"
+    longest = f"  the longest sequence that fits: {answer.longest_sequence:,} tokens"
+    if answer.longest_sequence == UNBOUNDED:
+        longest = "  a sequence of any length fits"
     left = answer.budget_nbytes - answer.needed_nbytes
     lines = [
         f"{tier}: {format_nbytes(answer.budget_nbytes)} hold {counts} ({format_nbytes(left)} left)",
-        f"  the longest sequence that fits: {longest}",
+        longest,
     ]
     if answer.num_requests is not None:
         lines.append(f"  sequences of {answer.context_length:,} tokens that fit at once: {answer.num_requests:,}")
     return lines
-
-
-def _layers(text: str) -> list[int]:
-    """A count of layers, or their ids."""
-    if not text.isdecimal():
-        return _layer_ids(text)
-    count = _number(text)
-    if not 0 < count <= MOST_LAYERS:
-        raise argparse.ArgumentTypeError(f"{text} layers; expected 1 to {MOST_LAYERS:,}")
-    return list(range(count))
-
-
-def _layer_ids(text: str) -> list[int]:
-    """Ids such as ``0-4,6``."""
-    ids: list[int] = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise argparse.ArgumentTypeError(f"{text!r} lists no layers; expected ids such as 0-4,6 or a count")
-        start, end = _number(first), _number(last if dash else first)
-        if end < start:
-            raise argparse.ArgumentTypeError(
-                f"{text!r} lists no layers from {start} to {end}; expected ids such as 0-4"
-            )
-        if end - start + len(ids) >= MOST_LAYERS:
-            raise argparse.ArgumentTypeError(f"{text!r} lists more than {MOST_LAYERS:,} layers")
-        ids += range(start, end + 1)
-    return ids
-
-
-def _number(digits: str) -> int:
-    if len(digits) > _MOST_DIGITS:
-        raise argparse.ArgumentTypeError(f"a layer id of {len(digits)} digits is a mistake")
-    return int(digits)

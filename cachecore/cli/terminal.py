@@ -1,8 +1,7 @@
-"""What the commands share: options that read devices and sizes, tables, JSON, progress."""
+"""What the commands read and print: plans, files, tables, JSON, progress."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import json
 import os
@@ -11,21 +10,17 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
 from types import FrameType
-from typing import Any, NoReturn, TypeVar
+from typing import Any
 
 import importlib_metadata
 
 from cachecore.backend import API_VERSION
-from cachecore.device import DeviceSpec
 from cachecore.errors import CacheCoreError
-from cachecore.nbytes import parse_nbytes
 from cachecore.plan_set import CachePlanSet
-from cachecore.sizing import counts_for
-
-T = TypeVar("T")
 
 DISTRIBUTION = "cachecore-kv"
 
@@ -47,57 +42,17 @@ def version_line() -> str:
     return f"cachecore {core_version()} ({DISTRIBUTION}, plugin API {API_VERSION}, Python {platform.python_version()})"
 
 
-def add_json(parser: argparse.ArgumentParser) -> None:
-    """Add ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
-
-
-def device_name(text: str) -> str:
-    """An option that names a device."""
-    return str(_or_usage(DeviceSpec.parse, text))
-
-
-def byte_count(text: str) -> int:
-    """An option that is a number of bytes."""
-    return _or_usage(parse_nbytes, text)
-
-
-def _or_usage(read: Callable[[str], T], text: str) -> T:
-    try:
-        return read(text)
-    except CacheCoreError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
-def unit_counts(text: str) -> int | dict[str, int]:
-    """An option that is a number, or one for each group: ``1024`` or ``full=1024,sliding=64``."""
-    try:
-        if "=" not in text:
-            return int(text)
-        parts = [part.split("=", 1) for part in text.split(",")]
-        counts = {name.strip(): int(number) for name, number in parts}
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is no count; expected a number such as 1024, or one a group such as full=1024,sliding=64"
-        ) from error
-    if len(counts) != len(parts):
-        raise argparse.ArgumentTypeError(f"{text!r} names a group twice")
-    return counts
-
-
-def counts_of(plans: CachePlanSet, asked: int | Mapping[str, int] | None) -> dict[str, int] | None:
-    """The counts of every group as ``--blocks`` gave them."""
-    return None if asked is None else counts_for(plans, asked, "--blocks")
-
-
 def read_plan(path: str) -> CachePlanSet:
     """Read a saved plan; ``-`` is standard input."""
     if path == "-":
         if sys.stdin is None:  # as Python has it when its parent closed standard input
             raise CommandError("standard input is closed; name a file, or send the plan to standard input")
-        return _loaded(sys.stdin.buffer.read(), "standard input")
-    with open(path, "rb") as file:
-        return _loaded(file.read(), path)
+        with naming("standard input"):
+            text = sys.stdin.buffer.read()
+        return _loaded(text, "standard input")
+    with naming(path):
+        text = Path(path).read_bytes()
+    return _loaded(text, path)
 
 
 def _loaded(text: bytes, where: str) -> CachePlanSet:
@@ -105,6 +60,29 @@ def _loaded(text: bytes, where: str) -> CachePlanSet:
         return CachePlanSet.loads(text)
     except CacheCoreError as error:
         raise CommandError(f"{where}: {error}") from error
+
+
+def write_text(path: str, text: str) -> None:
+    """Write a file; an error names it, also one that comes when it is closed."""
+    with naming(path):
+        Path(path).write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+@contextmanager
+def naming(name: str) -> Iterator[None]:
+    """Give an error of reading or writing its file's name, which Python knows only where it is opened."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = name
+        raise
+
+
+def show(text: str, *, end: str = "\n") -> None:
+    """Print a result."""
+    with naming("standard output"):
+        print(text, end=end, flush=True)
 
 
 def print_json(data: Mapping[str, Any]) -> None:
@@ -115,7 +93,8 @@ def print_json(data: Mapping[str, Any]) -> None:
         text.encode(stream.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(data, indent=2)
-    print(text, file=stream)
+    with naming("standard output"):
+        print(text, file=stream)
 
 
 class _Aside(io.TextIOBase):
@@ -196,12 +175,11 @@ def progress(message: str) -> None:
         print(f"cachecore: {message}", file=sys.stderr, flush=True)
 
 
+def note(message: str) -> None:
+    """Say what was done beside the result."""
+    print(f"cachecore: {message}", file=sys.stderr)
+
+
 def warn(message: str) -> None:
     """Say something that matters whoever reads the output."""
     print(f"cachecore: warning: {message}", file=sys.stderr)
-
-
-def usage_error(options: argparse.Namespace, message: str) -> NoReturn:
-    """Refuse options that do not go together, as argparse refuses one."""
-    parser: argparse.ArgumentParser = options.parser
-    parser.error(message)
