@@ -1,4 +1,4 @@
-"""What the bytes of a page mean: axes, planes and shards. Migration uses nothing else.
+"""What the bytes of a page mean: axes, planes and shards. A migration, which is not there yet, may use nothing else.
 
 Shape alone moves some caches wrongly with matching sizes: a DSA index page is all keys first, then
 all scales, so cutting it by tokens along the shape mixes the two.
