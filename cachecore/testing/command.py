@@ -95,6 +95,8 @@ def run(args: argparse.Namespace) -> int:
     _print([json.dumps(data, indent=2, ensure_ascii=False)] if args.json else text(data, verbose=args.verbose))
     if args.report is not None:
         Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        with suppress(OSError):
+            sys.stderr.write(f"cachecore: wrote the report, {args.report}\n")
     return _exit_code(subject, outcomes)
 
 
@@ -115,9 +117,11 @@ def _exit_code(subject: Subject, outcomes: Sequence[Outcome]) -> int:
         return 1
     on_device = [one for one in outcomes if one.level in DEVICE_LEVELS]
     if subject.unavailable is not None and on_device and not any(one.status == PASS for one in on_device):
+        absence = subject.absence()
+        missed = sum((one.status, one.told) == (SKIP, absence) for one in outcomes)
         sys.stderr.write(
             f"cachecore: error: {subject.info.name} does not serve {subject.device} here ({subject.unavailable}), so "
-            f"{len([one for one in on_device if one.status == SKIP])} checks were not made; run them where the device "
+            f"{missed} checks were not made; run them where the device "
             "is, or name the levels that need none: --level discovery --level layout --level golden\n"
         )
         return 2

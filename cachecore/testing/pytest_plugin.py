@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["cachecore_subject", "pytest_addoption", "pytest_generate_tests"]
+__all__ = ["cachecore_subject", "pytest_addoption", "pytest_generate_tests", "pytest_terminal_summary"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -13,6 +13,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--cachecore-backend", metavar="NAME", help="an installed backend: name or name@distribution")
     group.addoption("--cachecore-device", metavar="DEVICE", help="default: the first that the backend names")
     group.addoption("--cachecore-level", action="append", metavar="LEVEL", help="may be given several times")
+    group.addoption(
+        "--cachecore-device-optional",
+        action="store_true",
+        help="do not fail where the backend does not serve the device, so that nothing was checked on it",
+    )
+    parser.addini("cachecore_device_optional", type="bool", help="as --cachecore-device-optional", default=False)
 
 
 @pytest.fixture(scope="session")
@@ -33,10 +39,31 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test a check and case."""
     if "cachecore_trial" not in metafunc.fixturenames:
         return
+    from cachecore.testing.checks import DEVICE_LEVELS
+    from cachecore.testing.presence import presence
     from cachecore.testing.running import select_trials
 
+    config = metafunc.config
     try:
-        trials = select_trials(metafunc.config.getoption("--cachecore-level") or ())
+        trials = select_trials(config.getoption("--cachecore-level") or ())
     except ValueError as error:
         raise pytest.UsageError(f"--cachecore-level: {error}") from error
+    if any(trial.check.level in DEVICE_LEVELS for trial in trials):
+        optional = config.getoption("--cachecore-device-optional") or config.getini("cachecore_device_optional")
+        trials.insert(0, presence(optional=optional))
     metafunc.parametrize("cachecore_trial", trials, ids=[trial.id for trial in trials])
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say whose copies ran, and loudly when an optional device was not there."""
+    reports = [report for found in terminalreporter.stats.values() for report in found]
+    told = [value for report in reports for value in getattr(report, "user_properties", ())]
+    lines = dict.fromkeys(str(text) for key, text in told if key == "cachecore")
+    absent = dict.fromkeys(str(text) for key, text in told if key == "cachecore-absent")
+    if lines:
+        terminalreporter.write_sep("-", "cachecore: the copies that were checked")
+        for line in lines:
+            terminalreporter.write_line(line)
+    for reason in absent:
+        terminalreporter.write_sep("!", "cachecore: NOTHING WAS CHECKED ON THE DEVICE", red=True, bold=True)
+        terminalreporter.write_line(reason)

@@ -17,6 +17,7 @@ from cachecore.backend import API_VERSION
 from cachecore.testing.checks import LEVELS
 from cachecore.testing.faults import Skipped
 from cachecore.testing.subject import Subject
+from cachecore.testing.ways import way_lines
 
 __all__ = ["FAIL", "PASS", "SKIP", "Outcome", "level_status", "report", "text"]
 
@@ -79,6 +80,8 @@ def report(subject: Subject, outcomes: Sequence[Outcome], seconds: float) -> dic
         "environment": _environment(subject),
         "seconds": round(seconds, 3),
         "levels": levels,
+        **subject.ways.to_json(),
+        "notes": subject.ways.notes(),
     }
 
 
@@ -127,7 +130,7 @@ def _version(distribution: str) -> str:
 
 
 def text(data: dict[str, Any], *, verbose: bool = False) -> list[str]:
-    """A report for people: a line a level, then every failure, then why something was skipped."""
+    """A report for people: a line a level, whose copies ran, every failure, why something was skipped."""
     lines = [
         f"{data['backend']} ({data['distribution']} {data['distribution_version']}) on {data['device']}",
         "",
@@ -135,6 +138,9 @@ def text(data: dict[str, Any], *, verbose: bool = False) -> list[str]:
     for level in data["levels"]:
         counts = [f"{level[key]} {key}" for key in ("passed", "failed", "skipped") if level[key]]
         lines.append(f"  {level['level']:<13} {level['status']:<8} {', '.join(counts):<32} {level['about']}")
+    if data["ways"]:
+        lines += ["", *(f"  {line}" for line in way_lines(data["ways"]))]
+    lines += [line for note in data["notes"] for line in ("", f"note: {note}")]
     checks = [one for level in data["levels"] for one in level["checks"]]
     failed = [one for one in checks if one["status"] == FAIL]
     skipped: dict[str, list[str]] = {}

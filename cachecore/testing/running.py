@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
 
+import cachecore
 from cachecore import asking
 from cachecore.testing.checks import DEVICE_LEVELS, LEVELS, Trial, trials_of
 from cachecore.testing.faults import Fault, Skipped
@@ -17,6 +19,9 @@ __all__ = ["LIMIT_S", "run_checks", "run_trial", "select_trials"]
 
 LIMIT_S = 300.0
 """A check that has not ended by then fails; the device may hang, so the device levels end with it."""
+
+_CORE = os.path.join(os.path.dirname(cachecore.__file__), "")
+"""Where the core's own frames are: a wrapper there is not where a plugin is wrong."""
 
 
 def select_trials(levels: Sequence[str] = ()) -> list[Trial]:
@@ -82,6 +87,22 @@ def run_trial(subject: Subject, trial: Trial) -> Outcome:
 
 
 def _raised(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    where = f", raised in {frames[-1].name}() at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    frame = _where(error)
+    where = f", raised in {frame.name}() at {frame.filename}:{frame.lineno}" if frame is not None else ""
     return f"unexpected {asking.told(error)}{where}"
+
+
+def _where(error: BaseException) -> traceback.FrameSummary | None:
+    """The innermost frame that is not cachecore's, of the error or of what it was raised from; else the innermost."""
+    first: traceback.FrameSummary | None = None
+    found: traceback.FrameSummary | None = None
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        outside = [frame for frame in frames if not frame.filename.startswith(_CORE)]
+        first = first or (frames[-1] if frames else None)
+        found = outside[-1] if outside else found
+        if not frames or frames[-1] is found:
+            break  # it was not raised by a wrapper of the core's
+        cause = cause.__cause__
+    return found or first

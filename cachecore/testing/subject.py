@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cachecore.backend import BackendInfo, CacheAllocation, CacheBackend
-from cachecore.copying import BlockCopyInfo
+from cachecore.copying import BlockCopyInfo, CopySide
 from cachecore.device import DeviceSpec
 from cachecore.engine import CacheEngine
 from cachecore.errors import NoBackendError, PlanError, PluginError
@@ -15,13 +16,14 @@ from cachecore.plan import BlockCachePlan, plan_from_specs
 from cachecore.plan_set import CachePlanSet
 from cachecore.policy import LayoutHints, LayoutPolicy
 from cachecore.probing import PROBE_LIMIT_S, probe_backend
-from cachecore.ranking import BackendRecord, PluginRecord, is_named
+from cachecore.ranking import BackendRecord, CopyRecord, PluginRecord, is_named
 from cachecore.registry import PluginRegistry
 from cachecore.schema import BlockCacheGeometry
 from cachecore.state_plan import StateCachePlan, plan_from_states
 from cachecore.testing.arrays import ArrayAdapter, arrays_of
 from cachecore.testing.faults import Fault, Skipped
 from cachecore.testing.samples import BLOCK_CASES, BlockCase, StateCase
+from cachecore.testing.ways import Ways, own_first
 
 __all__ = ["Subject", "find_subject"]
 
@@ -33,8 +35,9 @@ _PAGE_SIZES = (4, 16, 32, 64, 128, 256)
 class Subject:
     """One backend on one device.
 
-    ``copies`` are all records that an engine may use. ``unavailable`` says why the device levels
-    cannot run here. ``arrays`` replaces the adapter that is found from the views' type.
+    ``copies`` are all records that an engine may use, ranked so that the backend's own are checked. ``unavailable``
+    says why the device levels cannot run here. ``arrays`` replaces the adapter that is found from the views' type.
+    ``ways`` are the copies that ran.
     """
 
     info: BackendInfo
@@ -44,6 +47,7 @@ class Subject:
     unavailable: str | None = None
     arrays: ArrayAdapter | None = None
     probe_limit_s: float = PROBE_LIMIT_S
+    ways: Ways = field(default_factory=Ways)
     _backend: CacheBackend[Any] | None = field(default=None, repr=False)
     _policy: LayoutPolicy | None = field(default=None, repr=False)
     _fresh: dict[str, dict[str, Any] | None] = field(default_factory=dict, repr=False)
@@ -64,15 +68,21 @@ class Subject:
     def backend(self) -> CacheBackend[Any]:
         """The backend, loaded once; :class:`Skipped` where its device is not."""
         if self._backend is None:
-            if self.unavailable is None:
-                self.unavailable = probe_backend(self.info, self.device, self.probe_limit_s)
-            if self.unavailable is not None:
-                raise Skipped(f"backend {self.info.name!r} does not serve {self.device} here: {self.unavailable}")
+            if (reason := self.absence()) is not None:
+                raise Skipped(reason)
             loaded = self.info.load()
             if not isinstance(loaded, CacheBackend):
                 raise Fault("load()", expected="a CacheBackend", found=repr(loaded))
             self._backend = loaded
         return self._backend
+
+    def absence(self) -> str | None:
+        """Why nothing can be checked on the device, in the words of every check that is skipped for it; else None."""
+        if self.unavailable is None and self._backend is None:
+            self.unavailable = probe_backend(self.info, self.device, self.probe_limit_s)
+        if self.unavailable is None:
+            return None
+        return f"backend {self.info.name!r} does not serve {self.device} here: {self.unavailable}"
 
     def adapter(self) -> ArrayAdapter:
         """How to look into the backend's arrays."""
@@ -151,6 +161,23 @@ class Subject:
             stable_addresses=stable_addresses,
         )
 
+    @contextmanager
+    def watch(self, engine: CacheEngine[Any], *directions: str) -> Iterator[None]:
+        """Note which ways the bytes of an engine of one group took meanwhile, also where a check fails."""
+        try:
+            yield
+        finally:
+            copies = {copy.direction: copy for copy in engine.stats().groups[0].copies}
+            device = self._side(engine.allocation())
+            for direction in directions:
+                copy = copies["copy" if direction == "device_ids" else direction]
+                host = device if copy.direction == "copy" else self._side(engine.allocation(host=True))
+                sides = (host, device) if copy.direction == "swap_in" else (device, host)
+                self.ways.add(direction, copy.record, copy.path, sides)
+
+    def _side(self, allocation: CacheAllocation[Any]) -> CopySide:
+        return CopySide(self.backend.name, allocation.memory_kind, allocation.device, allocation.layout)
+
     def allocate(self, plan: BlockCachePlan, num_blocks: int) -> CacheAllocation[Any]:
         """The device tier of a plan, without an engine."""
         return self.backend.allocate(plan.layout, plan.num_entries(num_blocks), self.device)
@@ -179,12 +206,16 @@ def _subject(record: BackendRecord, registry: PluginRegistry, device: object | N
     if device is None:
         first = record.info.device_types[0]
         device = "cpu" if first == "*" else first
+    enabled = registry.copy_infos()
+    limit_s = registry.probe_limit_s
+    installed = [
+        CopyRecord(replace(one.info, probe_limit_s=limit_s), one.plugin)
+        for one in registry.copies
+        if one.info in enabled
+    ]
+    records, copies = own_first(installed, record.plugin)
     return Subject(
-        record.info,
-        record.plugin,
-        DeviceSpec.parse(device),
-        registry.copy_infos(),
-        probe_limit_s=registry.probe_limit_s,
+        record.info, record.plugin, DeviceSpec.parse(device), copies, probe_limit_s=limit_s, ways=Ways(records)
     )
 
 

@@ -36,7 +36,8 @@ def _copy(subject: Subject, plan: BlockCachePlan, num_blocks: int, batches: Sequ
     """Copy each batch in an engine of its own; the way that the bytes took."""
     subject.need("byte_addressable")
     with subject.open(plan, num_blocks) as engine:
-        copy_batches(subject, engine, batches)
+        with subject.watch(engine, "copy"):
+            copy_batches(subject, engine, batches)
         return engine.stats().groups[0].copies[0].path
 
 
@@ -145,6 +146,7 @@ def between_layouts(subject: Subject) -> str | None:
     try:
         source, target = fill(backend, src, 10), fill(backend, dst, 11)
         found = resolve_copy(subject.copies, plan, (backend, src), (backend, dst))
+        subject.ways.add("between_layouts", found.record, found.copy.path)
         pairs = [(0, 0), (3, 2), (10, 7)]
         found.copy(BlockPairs.of(pairs)).synchronize()
         one, two = places_of(plan, src), places_of(plan, dst)

@@ -22,7 +22,7 @@ def _copies(subject: Subject, case: BlockCase, batches: Sequence[Pairs]) -> str 
     subject.need("device_ids")
     subject.need("byte_addressable")
     plan, adapter = subject.plan(case), subject.adapter()
-    with subject.open(plan, _NUM_BLOCKS) as engine:
+    with subject.open(plan, _NUM_BLOCKS) as engine, subject.watch(engine, "device_ids"):
         allocation = engine.allocation()
         places = places_of(plan, allocation)
         for pairs in batches:

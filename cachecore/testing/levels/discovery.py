@@ -13,6 +13,7 @@ from cachecore.testing.checks import Check, check
 from cachecore.testing.faults import Fault, Skipped
 from cachecore.testing.fresh import fingerprint
 from cachecore.testing.subject import Subject
+from cachecore.testing.ways import distribution_name
 
 __all__ = ["CHECKS"]
 
@@ -122,7 +123,7 @@ def versions(subject: Subject) -> str | None:
         raise Fault(f"version of {name}", expected=found.version, found=subject.plugin.version)
     _check_module_version(subject, found.version)
     required = {line.split(";")[0].strip() for line in found.requires or ()}
-    names = {_name_of(line) for line in required}
+    names = {distribution_name(line) for line in required}
     if (
         name != "cachecore-kv"
         and "cachecore-kv" not in names
@@ -152,13 +153,6 @@ def _check_module_version(subject: Subject, version: str) -> None:
                 found=stated,
                 cause="a version written down twice",
             )
-
-
-def _name_of(requirement: str) -> str:
-    for at, letter in enumerate(requirement):
-        if not (letter.isalnum() or letter in "-_."):
-            return requirement[:at].lower().replace("_", "-")
-    return requirement.lower().replace("_", "-")
 
 
 @check("discovery", "backend-loads")

@@ -30,7 +30,8 @@ def swap_and_compare(subject: Subject, plan: BlockCachePlan, out: Pairs = _OUT, 
     """Both ways in an engine of its own; the ways that the bytes took."""
     subject.need("byte_addressable")
     with subject.open(plan, _NUM_BLOCKS, _NUM_HOST_BLOCKS) as engine:
-        swap_both_ways(subject, engine, plan, out, back)
+        with subject.watch(engine, "swap_out", "swap_in"):
+            swap_both_ways(subject, engine, plan, out, back)
         return " and ".join(sorted({copy.path for copy in engine.stats().groups[0].copies[1:]}))
 
 
