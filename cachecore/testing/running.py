@@ -8,7 +8,6 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 
-import cachecore
 from cachecore import asking
 from cachecore.testing.checks import DEVICE_LEVELS, LEVELS, Trial, trials_of
 from cachecore.testing.faults import Fault, Skipped
@@ -20,7 +19,7 @@ __all__ = ["LIMIT_S", "run_checks", "run_trial", "select_trials"]
 LIMIT_S = 300.0
 """A check that has not ended by then fails; the device may hang, so the device levels end with it."""
 
-_CORE = os.path.join(os.path.dirname(cachecore.__file__), "")
+_CORE = os.path.join(os.path.dirname(asking.__file__), "")
 """Where the core's own frames are: a wrapper there is not where a plugin is wrong."""
 
 

@@ -126,11 +126,11 @@ def test_without_a_copy_of_its_own_it_is_said_whose_was_taken():
 
 def test_whose_copy_failed_is_said_too():
     subject = subject_beside(own=[copy_info("mine", 50, ForgetsTheLastByte)])
-    trial = next(one for one in select_trials(("copy",)) if one.id == "copy/many-pairs[kv]")
+    trial = next(one for one in select_trials(("copy",)) if one.id == "copy/many-pairs[rows-132]")
 
     lines = text(report(subject, [run_trial(subject, trial)], 0))
 
-    assert "FAIL copy/many-pairs[kv]" in lines
+    assert "FAIL copy/many-pairs[rows-132]" in lines
     assert "  copy by mine of cachecore-mine, priority 50: mine:words" in lines
 
 
