@@ -307,6 +307,41 @@ def test_backends_says_what_serves_and_why_the_others_do_not(install, capsys):
     assert [copy["name"] for copy in told["block_copies"]] == ["absent-copy", "fast-copy", "slow-copy", "bytes"]
 
 
+def test_backends_tells_each_reason_once_and_equal_ones_together(install, capsys):
+    install("slow", priority=3)
+    install("fast", priority=9)
+    for name in ("absent", "gone"):
+        (module,) = install(name, priority=50, probe="lambda device: 'no driver'").glob("*.py")
+        module.write_text(module.read_text().replace("lambda src, dst: None", "lambda src, dst: 'no memory of mine'"))
+    assert main(["backends", "--device", "demo", "--check"]) == 0
+
+    assert capsys.readouterr().out.partition("\ndevice ")[2].splitlines() == [
+        "demo: fast, priority 9, ahead of slow 3",
+        "  not absent (cachecore-absent), gone (cachecore-gone): no driver",
+        "  for other devices: bytes",
+        "  checked: blocks in memory demo, swapped to host",
+        "    copy, swap_out, swap_in by fast-copy, path bytes",
+        "      not absent-copy, gone-copy: no memory of mine",
+    ]
+
+
+def test_names_that_match_nothing_are_noted(install, capsys, monkeypatch):
+    install("demo")
+    monkeypatch.setenv("CACHECORE_BACKEND", "deno")
+    monkeypatch.setenv("CACHECORE_DISABLE_PLUGINS", "other, demos")
+    monkeypatch.setenv("CACHECORE_DISABLE_COPIES", "demo-copy,bites")
+    assert main(["backends"]) == 0
+
+    told = capsys.readouterr().out
+    assert [line.removeprefix("  note: ") for line in told.splitlines() if line.startswith("  note: ")] == [
+        "CACHECORE_BACKEND names 'deno', but no backend of that name is installed; did you mean 'demo'?",
+        "CACHECORE_DISABLE_PLUGINS names 'other', but no plugin of that name is installed",
+        "CACHECORE_DISABLE_PLUGINS names 'demos', but no plugin of that name is installed; did you mean 'demo'?",
+        "CACHECORE_DISABLE_COPIES names 'bites', but no block copy of that name is installed; did you mean 'bytes'?",
+    ]
+    assert "device demo: none, since there is no backend 'deno', which is forced\n" in told
+
+
 def test_backends_shows_every_claimed_device_type(install, capsys):
     install()
 
@@ -329,8 +364,8 @@ def test_a_plugin_that_exits_is_named_by_the_check(capsys, monkeypatch):
 def test_backends_that_serve_nothing_are_exit_code_1_when_a_device_was_named(capsys):
     assert main(["backends", "--device", "npu"]) == 1
     told = capsys.readouterr()
-    assert "device npu: none serves it; try `python -m pip install cachecore-ascend-dlinfer`" in told.out
-    assert "  not bytes (cachecore-kv): serves null, not npu" in told.out
+    line = "`python -m pip install cachecore-ascend-dlinfer` (from a checkout: `./plugins/ascend-dlinfer`)"
+    assert told.out.endswith(f"device npu: none serves it; try {line}\n  for other devices: bytes\n")
     assert told.err == "cachecore: error: no backend serves npu; the report says why\n"
 
 

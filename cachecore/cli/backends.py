@@ -9,6 +9,7 @@ from cachecore.asking import told
 from cachecore.backend import API_VERSION
 from cachecore.build import build_block_cache_plan, open_engine
 from cachecore.cli.listing import listing
+from cachecore.cli.naming import VARIABLES, unmatched_names
 from cachecore.cli.options import add_json, device_name
 from cachecore.cli.terminal import (
     DISTRIBUTION,
@@ -46,8 +47,6 @@ environment:
   CACHECORE_DISABLE_PLUGINS  never load these plugins
   CACHECORE_DISABLE_COPIES   never use these block copies
 """
-
-_VARIABLES = ("CACHECORE_BACKEND", "CACHECORE_PLUGINS", "CACHECORE_DISABLE_PLUGINS", "CACHECORE_DISABLE_COPIES")
 
 
 def add_command(commands: Any, style: dict[str, Any]) -> None:
@@ -104,7 +103,8 @@ def _data(registry: PluginRegistry) -> dict[str, Any]:
     return {
         "cachecore": {"version": core_version(), "distribution": DISTRIBUTION, "api_version": API_VERSION},
         "stranger": stranger_distribution(),
-        "environment": {name: registry.environ[name] for name in _VARIABLES if registry.environ.get(name, "").strip()},
+        "environment": {name: registry.environ[name] for name in VARIABLES if registry.environ.get(name, "").strip()},
+        "notes": unmatched_names(registry),
         "plugins": [
             *(_plugin(record, "loaded", None) for record in registry.plugins),
             *(_unused(failure, "failed") for failure in registry.failures),

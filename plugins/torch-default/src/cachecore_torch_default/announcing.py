@@ -80,7 +80,10 @@ def device_refusal(device: DeviceSpec) -> str | None:
     try:
         module: Any = torch.get_device_module(device.type)
     except RuntimeError as error:
-        return f"torch {torch.__version__} has no device type {device.type!r}: {error}"
+        why = (
+            "" if str(error).startswith("Expected one of") else f": {error}"
+        )  # torch's list of all types tells nothing
+        return f"torch {torch.__version__} has no device type {device.type!r}{why}"
     if not module.is_available():
         return f"torch {torch.__version__} finds no {device.type} device (torch.{device.type}.is_available() is False)"
     count = module.device_count() if hasattr(module, "device_count") else 1
