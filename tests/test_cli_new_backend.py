@@ -93,6 +93,31 @@ def test_it_asks_for_releases_of_this_series(here):
     assert f"requires = cachecore-kv~={major}.{minor}.0\n" in (here / "cachecore-mine" / "tox.ini").read_text()
 
 
+def test_it_says_that_torch_default_must_be_there(here, capsys):
+    main(["new-backend", "mine"])
+
+    told = capsys.readouterr().out.partition("next:\n")[2]
+    assert told.index("cachecore-torch-default must be installed") < told.index("pip install . ./plugins/torch-default")
+    assert told.index("pip install . ./plugins/torch-default") < told.index("pip install -e")
+    assert not [path for path in here.rglob("*") if path.is_file() and "pypi.org" in path.read_text(encoding="utf-8")]
+
+
+@pytest.mark.parametrize(("device", "can_be"), [("npu", True), ("mlu", True), ("cpu", False), ("cuda", False)])
+def test_a_device_that_torch_has_not_can_be_simulated(here, capsys, device, can_be):
+    main(["new-backend", "mine", "--device-type", device])
+
+    folder, told = here / "cachecore-mine", capsys.readouterr().out
+    extras = tomllib.loads((folder / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert extras.get("sim") == (["cachecore-npu-sim>=0.1,<0.2"] if can_be else None)
+    for name in ("tox.ini", "README.md", "pyproject.toml"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert (f"CACHECORE_NPU_SIM{' = ' if name == 'tox.ini' else '='}{device}" in text) == can_be
+        assert not text.startswith("\n")
+        assert not text.endswith("\n\n")
+    assert ("[testenv:conformance-sim]" in (folder / "tox.ini").read_text()) == can_be
+    assert (f"CACHECORE_NPU_SIM={device} cachecore check mine --device {device}" in told) == can_be
+
+
 def test_json_says_where_and_what(here, capsys):
     main(["new-backend", "mine", "--directory", "somewhere", "--json"])
 
@@ -208,7 +233,7 @@ def test_a_home_that_is_not_there_is_refused(here, capsys):
 def test_what_it_says_to_install_is_what_a_shell_reads(here, capsys, folder):
     main(["new-backend", "mine", "--directory", folder])
 
-    line = next(line for line in capsys.readouterr().out.splitlines() if "pip install" in line)
+    line = next(line for line in capsys.readouterr().out.splitlines() if "pip install -e" in line)
     echo = subprocess.run(["sh", "-c", line.replace("python -m pip install -e", "printf %s")], stdout=-1, check=True)
     assert echo.stdout.decode() == f"./{folder}[testing]"
 

@@ -33,7 +33,8 @@ examples:
   cachecore new-backend mine --device-type npu         for the device type that the vendor's torch has
   cachecore new-backend my-chip --device-type npu --directory ~/src/my-chip
 
-then:
+then, with cachecore-torch-default installed (in a checkout of cachecore, as nothing is on PyPI yet:
+python -m pip install . ./plugins/torch-default):
   python -m pip install -e "./cachecore-mine[testing]"
   cachecore backends --device npu                      why it serves, or why not
   cachecore check mine --level discovery --level layout --level golden
@@ -53,6 +54,9 @@ _TAKEN = frozenset(
     | {"mooncake", "nixl", "models", "operators", "transformers"}
 )
 """Backends and distributions of the cachecore project itself."""
+
+_OF_TORCH = frozenset({"cpu", "cuda", "hip", "hpu", "ipu", "maia", "meta", "mps", "mtia", "vulkan", "xla", "xpu"})
+"""Device types that torch itself has. Any other is its spare type renamed, which can be simulated."""
 
 _FILES = MappingProxyType(
     {
@@ -110,6 +114,7 @@ def run(options: argparse.Namespace) -> int:
         "series": _SERIES,
         "compatible": _COMPATIBLE,
     }
+    words |= _simulation(words)
     target = Path(distribution) if options.directory is None else options.directory
     written = _write(target, _texts(words))
     if options.json:
@@ -118,6 +123,16 @@ def run(options: argparse.Namespace) -> int:
     else:
         print("\n".join(_told(target, words)))
     return 0
+
+
+def _simulation(words: dict[str, str]) -> dict[str, str]:
+    """The parts of files about a simulated device; empty where the type cannot be simulated."""
+    names = ("sim_extra", "sim_readme", "sim_tox")
+    if words["device_type"] in _OF_TORCH:
+        return dict.fromkeys(names, "")
+    templates = files("cachecore.cli") / "scaffold"
+    texts = {name: (templates / f"{name}.txt").read_text(encoding="utf-8") for name in names}
+    return {name: Template(text).substitute(words) for name, text in texts.items()}
 
 
 def _texts(words: dict[str, str]) -> dict[str, str]:
@@ -187,13 +202,19 @@ def _told(target: Path, words: dict[str, str]) -> list[str]:
     name, device = words["name"], words["device_type"]
     about = {Template(path).substitute(words): text for path, (_, text) in _FILES.items() if text}
     width = max(map(len, about))
+    simulated = (
+        f"  CACHECORE_NPU_SIM={device} cachecore check {name} --device {device}  # anywhere, with ./plugins/npu-sim"
+    )
     return [
         f"wrote {target}: backend {name} for device type {device}, {len(_FILES)} files",
         *(f"  {path:<{width}}  {text}" for path, text in about.items()),
         "next:",
+        "  # cachecore-torch-default must be installed; in a checkout of cachecore, as nothing is on PyPI yet:",
+        "  # python -m pip install . ./plugins/torch-default",
         f"  python -m pip install -e {_as_argument(target)}",
         f"  cachecore check {name} --level discovery --level layout --level golden",
         f"  cachecore check {name} --device {device} --report {name}.json",
+        *([] if device in _OF_TORCH else [simulated]),
     ]
 
 

@@ -83,7 +83,9 @@ def follow_console(shell: Shell, block: Block) -> None:
         command, _, shown = session.partition("\n")
         code, printed, errors = shell.run(command)
         where = f"{PAGE.name}:{block.line}: {command}"
-        assert code == int("\nFAIL " in shown), f"{where} exits with {code}\n{printed}{errors}"
+        assert code == int(re.search(r"^FAIL(ED)? ", shown, re.MULTILINE) is not None), (
+            f"{where} exits with {code}\n{printed}{errors}"
+        )
         if shown:
             told = re.sub(r"^\.\.\.\n", "...", shown, flags=re.MULTILINE)  # a line of dots may stand for nothing
             matches = doctest.OutputChecker().check_output(told, printed, doctest.ELLIPSIS)

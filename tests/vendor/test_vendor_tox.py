@@ -61,6 +61,17 @@ def test_a_cell_builds_the_wheel_and_runs_the_tests_beside_its_torch(project):
     assert whatever_torch["deps"] == "cachecore-kv[testing]==0.1.0 numpy"
 
 
+def test_a_device_that_torch_has_not_can_be_simulated(project):
+    project.cachecore("new-backend", "chip", "--device-type", "npu")
+
+    keys = ("deps", "commands", "package", "extras", "set_env")
+    told = tox(project, "cachecore-chip", "config", "-e", "conformance-sim", "-k", *keys)
+
+    lines = [line.strip() for line in told.splitlines()]
+    assert "cachecore-kv[testing]==0.1.0" in lines
+    assert {"commands = python -I -m pytest", "package = wheel", "extras = sim", "CACHECORE_NPU_SIM=npu"} <= set(lines)
+
+
 def test_every_cell_is_listed(project):
     listed = tox(project, "cachecore-toy", "list").split()
 
