@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -219,6 +220,24 @@ class PluginRegistry:
             if record.info.name not in deny
         ]
         return tuple(sorted(infos, key=lambda info: (-info.priority, info.name)))
+
+    def with_copies_first(self, distribution: str) -> PluginRegistry:
+        """The same plugins with the block copies of ``distribution`` ahead of all others, to compare backends.
+
+        A forced backend decides whose memory is used; copies are ranked by themselves, so another
+        plugin's may move its blocks. Nothing is asked or loaded again.
+        """
+        own = [record.info.priority for record in self.copies if record.plugin.distribution == distribution]
+        others = [record.info.priority for record in self.copies if record.plugin.distribution != distribution]
+        lift = max(0, max(others, default=0) + 1 - min(own, default=0))
+        other = copy(self)
+        other.copies = [
+            CopyRecord(replace(record.info, priority=record.info.priority + lift), record.plugin)
+            if record.plugin.distribution == distribution
+            else record
+            for record in self.copies
+        ]
+        return other
 
     def _names(self, variable: str) -> frozenset[str]:
         return frozenset(name.strip() for name in self.environ.get(variable, "").split(",") if name.strip())

@@ -36,9 +36,13 @@ def cachecore_register_block_copies():
 RESULT = dict(scenario="runs", run_nbytes=8192, num_pairs=64, path="bytes", gb_per_s=3.0, limit_gb_per_s=4.0)
 RESULT.update(ratio=0.75, contiguous_ratio=0.5, submit_s=2e-5)
 
-def bench(what, *, device, backend, quick, progress):
+def bench(what, *, device, backend, own_copies, quick, progress):
     progress("measuring")
-    yield {{**RESULT, "scenario": f"{{what}} {{device}} {{backend}} {{quick}}"}}
+    yield {{**RESULT, "scenario": f"{{what}} {{device}} {{backend}} {{quick}} {{own_copies}}", "record": "{name}-copy"}}
+
+def bench_with_a_baseline(what, **_):
+    yield RESULT
+    yield {{**RESULT, "path": "plain", "peer": True, "ratio": 1.25, "submit_s": 2.5e-3}}
 
 def bench_without_a_ratio(what, **_):
     yield {{key: value for key, value in RESULT.items() if key != "ratio"}}
@@ -569,7 +573,7 @@ def test_bench_runs_the_benchmark_of_the_chosen_backend(install, capsys):
     told = run_json(capsys, "bench", "swap", "--device", "demo:2", "--quick")
 
     assert (told["what"], told["backend"], told["bench"], told["quick"]) == ("swap", "demo", "demo", True)
-    assert told["results"][0]["scenario"] == "swap demo:2 demo@cachecore-demo True"
+    assert told["results"][0]["scenario"] == "swap demo:2 demo@cachecore-demo True False"
 
 
 def test_bench_prints_a_table(install, capsys):
@@ -577,7 +581,8 @@ def test_bench_prints_a_table(install, capsys):
     assert main(["bench", "copy", "--device", "demo"]) == 0
 
     first, header, row = capsys.readouterr().out.splitlines()
-    assert first == "copy on demo by backend demo (priority 7, the only one that serves)"
+    title = "copy on demo by backend demo (priority 7, the only one that serves)"
+    assert first == f"{title}, blocks moved by demo-copy of cachecore-demo"
     assert header.split() == ["scenario", "run", "pairs", "path", "GB/s", "limit", "ratio", "contiguous", "submit"]
     assert row.split()[-10:] == ["8", "KiB", "64", "bytes", "3.00", "4.00", "0.75", "0.50", "20", "us"]
 
@@ -599,6 +604,32 @@ def test_a_benchmark_that_cannot_run_is_named(bench, message, install, capsys):
 
     assert main(["bench", "copy", "--device", "demo"]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_bench_marks_baselines_and_explains_a_ratio_above_one(install, capsys):
+    install(bench=("demo", "bench_with_a_baseline"))
+    assert main(["bench", "copy", "--device", "demo"]) == 0
+
+    _, _, own, peer, note = capsys.readouterr().out.splitlines()
+    assert own.split()[0] == "runs"
+    assert peer.split() == ["baseline", "plain", "3.00", "4.00", "1.25", "0.50", "2.50", "ms"]
+    assert note.startswith("  a ratio above 1.00: ")
+
+
+def test_bench_of_a_named_backend_asks_for_its_own_copies(install, capsys):
+    install(bench=("demo", "bench"))
+    told = run_json(capsys, "bench", "copy", "--device", "demo", "--backend", "demo")
+
+    assert told["results"][0]["scenario"] == "copy demo demo@cachecore-demo False True"
+
+
+def test_bench_of_the_reference_is_refused_before_anything_is_printed(install, capsys):
+    install(bench=("demo", "bench"))
+
+    assert main(["bench", "copy", "--device", "null"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "backend 'bytes' on null is the reference that copies byte by byte; it has no benchmark. Name a" in told.err
 
 
 def test_several_benchmarks_need_a_name(install, capsys):

@@ -4,6 +4,7 @@ import pytest
 from announcing import MINE, Announcing, backend, block_copy, names
 
 from cachecore import AllocationError, PluginError, PluginRegistry, StandardLayoutPolicy, hookimpl
+from cachecore.ranking import PluginRecord
 
 
 def test_a_registered_plugin_is_kept_with_its_origin():
@@ -163,6 +164,25 @@ def test_copies_can_be_switched_off_by_name():
     registry.register(Announcing(copies=[block_copy("fast"), block_copy("slow", 10)]), MINE)
 
     assert [info.name for info in registry.copy_infos()] == ["slow", "bytes"]
+
+
+def test_copies_of_one_distribution_can_go_first():
+    registry = PluginRegistry(environ={"CACHECORE_DISABLE_COPIES": "off"})
+    other = PluginRecord("other", "cachecore-other", "1")
+    registry.register(Announcing(copies=[block_copy("fast", 90), block_copy("off", 99)]), other)
+    registry.register(Announcing([backend()], [block_copy("own", 10), block_copy("own-slow", 2)]), MINE)
+
+    first = registry.with_copies_first(MINE.distribution)
+
+    assert [info.name for info in first.copy_infos()] == ["own", "own-slow", "fast", "bytes"]
+    assert [info.name for info in registry.copy_infos()] == ["fast", "own", "own-slow", "bytes"]
+    assert [info.name for info in registry.with_copies_first("none").copy_infos()] == [
+        "fast",
+        "own",
+        "own-slow",
+        "bytes",
+    ]
+    assert names(first.backends) == ["bytes", "vendor"]
 
 
 def test_copies_are_probed_within_the_registrys_limit():

@@ -11,8 +11,9 @@ import torch
 from cachecore_torch_default import bench, plugin
 from cachecore_torch_default.bench import check, measure, ways
 from cachecore_torch_default.bench.scenarios import Scenario
+from cachecore_torch_default.block_copy import GatherScatterCopy
 
-from cachecore import BlockPairs, PluginError, PluginRegistry
+from cachecore import BlockCopyInfo, BlockPairs, PluginError, PluginRegistry, hookimpl
 from cachecore.registry import PluginRecord
 
 TINY = Scenario("tiny", "two pools, two pages a block", ((3, 512), (2, 256)), pages_per_block=2)
@@ -34,11 +35,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     registry = PluginRegistry(environ={})
     registry.register(plugin, PluginRecord("torch-default", "cachecore-torch-default", "0.1.0"))
     monkeypatch.setattr(measure, "default_registry", lambda: registry)
-    monkeypatch.setattr(measure, "open_engine", lambda *args, **kw: OPEN(*args, registry=registry, **kw))
     monkeypatch.setitem(bench.SCENARIOS, "tiny", TINY)
-
-
-OPEN = measure.open_engine
 
 
 @pytest.mark.parametrize(("what", "directions"), [("copy", ["copy"]), ("swap", ["swap_out", "swap_in"])])
@@ -55,6 +52,39 @@ def test_every_way_yields_a_result_with_every_key(what: str, directions: list[st
     assert own["run_nbytes"] == 4096 // 5
     assert own["ratio"] == pytest.approx(own["gb_per_s"] / own["limit_gb_per_s"])
     assert torch.get_num_threads() == before
+
+
+def test_a_quick_look_moves_fewer_of_large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, int] = {}
+    monkeypatch.setattr(
+        measure,
+        "measure_scenario",
+        lambda scenario, way, *, num_pairs, **_: asked.update({scenario.name: num_pairs}) or (),
+    )
+    list(bench.run("copy", quick=True))
+
+    # 128 MiB hold 16 blocks of 32 * 262144 bytes; 43 of 61 * 50432, so 32; 64 of 32 * 65536
+    assert (asked["32x262144"], asked["61x41984+61x8448"], asked["32x65536"]) == (16, 32, 64)
+    assert asked["80x8192-runs-of-16"] == 64
+
+
+@pytest.mark.parametrize(("own_copies", "record"), [(False, "better"), (True, "torch-gather-scatter")])
+def test_own_copies_go_first_when_asked(own_copies: bool, record: str) -> None:
+    class Other:
+        @hookimpl
+        def cachecore_register_block_copies(self) -> list[BlockCopyInfo]:
+            return [BlockCopyInfo("better", 90, lambda src, dst: None, GatherScatterCopy)]
+
+    measure.default_registry().register(Other(), PluginRecord("other", "cachecore-other", "1"))
+    backend = "torch-default@cachecore-torch-default"
+    results = bench.run("copy", backend=backend, own_copies=own_copies, quick=True, scenarios=["tiny"], num_pairs=4)
+
+    assert next(iter(results))["record"] == record
+
+
+def test_memory_that_is_no_tensors_is_refused() -> None:
+    with pytest.raises(PluginError, match=r"backend 'bytes' keeps its memory in ByteTensor, and this benchmark meas"):
+        list(bench.run("copy", device="null", backend="bytes", quick=True, scenarios=["tiny"], num_pairs=4))
 
 
 def broken(subject: ways.Subject) -> ways.Move:
@@ -97,7 +127,7 @@ def test_filling_leaves_no_equal_blocks_on_the_source() -> None:
     registry = measure.default_registry()
     record = registry.plan_backend("cpu")
     plans = TINY.plans(record.info.load_policy(), "cpu", record.info.name)
-    with measure.open_engine(plans, 8, device="cpu", host_counts=4) as engine:
+    with measure.open_engine(plans, 8, device="cpu", host_counts=4, registry=registry) as engine:
         check.fill(ways.Subject.of(engine, "copy", measure._segments(engine, "copy")))
         rows = engine.block_caches["pool_0"].view(3 * 16, 512)
 

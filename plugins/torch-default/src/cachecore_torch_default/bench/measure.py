@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachecore import BlockPairs, CacheEngine, default_registry, open_engine
+from cachecore import BlockPairs, CacheEngine, PluginError, default_registry, open_engine
+from cachecore.stats import CopyStats
 from cachecore.transfer import block_segments
 from cachecore_torch_default.bench.check import check_bytes, fill
 from cachecore_torch_default.bench.scenarios import Scenario
@@ -25,17 +26,30 @@ __all__ = ["draw_pairs", "measure_scenario"]
 _LIMIT, _CONTIGUOUS = "limit", "contiguous"
 
 _LEAST_ROUNDS = 3
-_ROUNDS = {False: (31, 5.0), True: (5, 1.0)}
+_ROUNDS = {False: (31, 5.0), True: (3, 0.5)}
 """Most rounds, and seconds after which no further one starts; by ``quick``."""
 
 
 def measure_scenario(
-    scenario: Scenario, direction: str, *, device: str, backend: str | None, num_pairs: int, quick: bool
+    scenario: Scenario,
+    direction: str,
+    *,
+    device: str,
+    backend: str | None,
+    num_pairs: int,
+    quick: bool,
+    own_copies: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Open an engine, check every way's bytes, then time limit, contiguous copy and ways in turn."""
-    record = default_registry().plan_backend(device, backend=backend)
+    registry = default_registry()
+    record = registry.plan_backend(device, backend=backend)
+    if own_copies:
+        registry = registry.with_copies_first(record.plugin.distribution)
     plans = scenario.plans(record.info.load_policy(), device, record.info.name)
-    with open_engine(plans, 2 * num_pairs, device=device, host_counts=num_pairs, backend=backend) as engine:
+    with open_engine(
+        plans, 2 * num_pairs, device=device, host_counts=num_pairs, backend=backend, registry=registry
+    ) as engine:
+        _check_tensors(engine)
         subject = Subject.of(engine, direction, _segments(engine, direction))
         drawn = [draw_pairs(direction, num_pairs, scenario.neighbours, seed) for seed in range(4)]
         moves = {name: way(subject) for name, way in WAYS.items()}
@@ -57,9 +71,18 @@ def measure_scenario(
                 by_threads[num_threads] = _time(subject, fixed, moves, drawn, rounds, limit_s)
         finally:
             torch.set_num_threads(before)
-        found = {copy.direction: copy.path for copy in engine.stats().groups[0].copies}[direction]
+        found = next(copy for copy in engine.stats().groups[0].copies if copy.direction == direction)
     for name in WAYS:
         yield _result(scenario, direction, name, found, num_pairs, by_threads)
+
+
+def _check_tensors(engine: CacheEngine[Any]) -> None:
+    pool = engine.allocation().pools[0]
+    if not isinstance(pool, Tensor):
+        raise PluginError(
+            f"backend {engine.backend.name!r} keeps its memory in {type(pool).__name__}, and this benchmark measures "
+            "torch tensors; name a backend of tensors with --backend, or another benchmark with --bench"
+        )
 
 
 def draw_pairs(direction: str, num_pairs: int, neighbours: int, seed: int) -> BlockPairs:
@@ -125,7 +148,7 @@ def _result(
     scenario: Scenario,
     direction: str,
     name: str,
-    path: str,
+    found: CopyStats,
     num_pairs: int,
     by_threads: dict[int, dict[str, tuple[float, float]]],
 ) -> dict[str, Any]:
@@ -141,7 +164,8 @@ def _result(
         "run_nbytes": scenario.run_nbytes,
         "num_pairs": num_pairs,
         "nbytes": nbytes,
-        "path": path if name == "engine" else name,
+        "path": found.path if name == "engine" else name,
+        "record": found.record if name == "engine" else None,
         "peer": name != "engine",
         "gb_per_s": nbytes / times[name][0] / 1e9,
         "limit_gb_per_s": nbytes / times[_LIMIT][0] / 1e9,
