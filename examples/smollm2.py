@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="smollm2.py", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--device", default="cpu", help="cpu, cuda, cuda:1, npu, ... (default: %(default)s)")
-    parser.add_argument("--backend", help="force a backend by name (default: the best that serves the device)")
+    parser.add_argument("--backend", help="force a backend by name, and its own copies (default: the best)")
     parser.add_argument("--block-size", type=_count, default=16, metavar="N", help="tokens a block (default: 16)")
     parser.add_argument("--kernel-block-size", type=_count, metavar="N", help="tokens a page (default: the block)")
     parser.add_argument("--tokens", type=_count, default=12, metavar="N", help="tokens decoded a stage (default: 12)")
@@ -56,7 +56,11 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="random: SmolLM2's shape without its weights; tiny: a small one (default: smollm2)",
     )
     parser.add_argument("--out", type=Path, default=Path("out"), metavar="DIR", help="for files (default: ./out)")
-    parser.add_argument("--json", action="store_true", help="print one JSON document instead of text")
+    parser.add_argument(
+        "--json",
+        action="store_true",
+        help="print one JSON document instead of text; run the script itself for it, since tox prints lines of its own",
+    )
     parser.add_argument(
         "--inject-fault", action="store_true", help="change one value in one block halfway: the check must fail"
     )

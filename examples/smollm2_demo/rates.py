@@ -1,10 +1,12 @@
-"""Bytes per second of each kind of copy, measured once the run is over."""
+"""Bytes per second of each kind of copy and of one plain copy beside it, measured once the run is over."""
 
 from __future__ import annotations
 
 import random
 import statistics
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +37,9 @@ def measure_rates(pool: CachePool) -> list[dict[str, Any]]:
         }
         for copy in stats.copies:
             move, src, dst = kinds[copy.direction]
-            seconds = _median_seconds(move, BlockPairs(src, dst), stats.group, device)
+            pairs = BlockPairs(src, dst)
+            seconds = _median_seconds(partial(_moved, move, pairs, stats.group), device)
+            plain = _contiguous(copy.direction, count * copy.block_nbytes, device, stats.host_memory_kind)
             rows.append(
                 {
                     "kind": copy.direction,
@@ -48,16 +52,32 @@ def measure_rates(pool: CachePool) -> list[dict[str, Any]]:
                     "block_nbytes": copy.block_nbytes,
                     "measured_blocks": count,
                     "bytes_per_s": count * copy.block_nbytes / seconds,
+                    "contiguous_bytes_per_s": count * copy.block_nbytes / _median_seconds(plain, device),
                 }
             )
     return rows
 
 
-def _median_seconds(move: Any, pairs: BlockPairs, group: str, device: torch.device) -> float:
+def _moved(move: Any, pairs: BlockPairs, group: str) -> None:
+    move(pairs, group=group).synchronize()
+
+
+def _contiguous(direction: str, nbytes: int, device: torch.device, host_memory: str | None) -> Callable[[], object]:
+    """One plain copy of as many bytes the same way, with page-locked memory where the swaps have it."""
+    there = torch.zeros(nbytes, dtype=torch.uint8, device=device)
+    if direction == "copy":
+        return partial(torch.zeros_like(there).copy_, there)
+    host = torch.zeros(nbytes, dtype=torch.uint8, pin_memory=host_memory == "host:pinned")
+    dst, src = (host, there) if direction == "swap_out" else (there, host)
+    return partial(dst.copy_, src, non_blocking=True)
+
+
+def _median_seconds(call: Callable[[], object], device: torch.device) -> float:
     seconds = []
     for _ in range(REPEATS + 1):
         wait_for(device)
         started = time.perf_counter()
-        move(pairs, group=group).synchronize()
+        call()
+        wait_for(device)
         seconds.append(time.perf_counter() - started)
     return statistics.median(seconds[1:])

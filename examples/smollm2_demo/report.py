@@ -13,6 +13,7 @@ from typing import Any
 from cachecore_transformers import CachePool
 
 from cachecore import CachePlanSet, PluginRegistry
+from cachecore.nbytes import both_nbytes, format_nbytes
 from cachecore.picture import layout_svg, layout_text
 from cachecore.registry import Selection
 from smollm2_demo.pair import Tally
@@ -38,6 +39,10 @@ def describe_discovery(registry: PluginRegistry, selection: Selection) -> dict[s
         "distribution": chosen.plugin.distribution,
         "version": chosen.plugin.version,
         "reason": selection.reason,
+        "plugins": [
+            {"plugin": plugin.name, "distribution": plugin.distribution, "version": plugin.version}
+            for plugin in registry.plugins
+        ],
         "rejected": [
             {"backend": record.info.name, "distribution": record.plugin.distribution, "reason": reason}
             for record, reason in selection.rejected
@@ -51,6 +56,8 @@ def describe_discovery(registry: PluginRegistry, selection: Selection) -> dict[s
 
 def discovery_text(found: dict[str, Any]) -> Iterator[str]:
     """Lines for a terminal."""
+    plugins = (f"{one['plugin']} ({one['distribution']} {one['version']})" for one in found["plugins"])
+    yield f"Plugins found: {', '.join(plugins) or 'none'}"
     yield f"Backend for {found['device']}: {found['backend']} ({found['distribution']} {found['version']})"
     yield f"  because: {found['reason']}"
     for other in found["rejected"]:
@@ -97,11 +104,14 @@ def plan_text(groups: list[dict[str, Any]]) -> Iterator[str]:
         )
         for tensor in group["tensors"]:
             yield f"  {tensor['name']}: {tensor['rows']} layers x {tuple(tensor['page'])} {tensor['dtype']} a page"
-        yield f"  a block: {group['block_nbytes']:,} bytes, {group['padding_nbytes']:,} of them padding"
-        yield f"  device: {group['num_blocks']} blocks, {group['device_layout']}, {group['nbytes']:,} bytes"
+        padding = group["padding_nbytes"]
+        told = f"{both_nbytes(padding)} of them padding" if padding else "no padding"
+        yield f"  a block: {both_nbytes(group['block_nbytes'])}, {told}"
+        yield f"  device: {group['num_blocks']} blocks, {group['device_layout']}, {both_nbytes(group['nbytes'])}"
+        pinned = ", page-locked" if group["host_memory"] == "host:pinned" else ""
         yield (
-            f"  host ({group['host_memory']}): {group['num_host_blocks']} blocks, {group['host_layout']}, "
-            f"{group['host_nbytes']:,} bytes"
+            f"  host{pinned}: {group['num_host_blocks']} blocks, {group['host_layout']}, "
+            f"{both_nbytes(group['host_nbytes'])}"
         )
 
 
@@ -138,9 +148,11 @@ def run_text(run: dict[str, Any], questions: tuple[str, ...]) -> Iterator[str]:
     shared = ", ".join(f"{count} in {name}" for name, count in story["shared_blocks"].items())
     yield f"Blocks shared by several sequences after the forks: {shared}"
     swapped = story["swapped"]
+    back = swapped["num_back_in_place"]
     yield (
         f"Swap: {swapped['num_blocks']} blocks to the host and back; device blocks in use meanwhile: "
-        f"{sum(swapped['used_meanwhile'].values())}; {swapped['num_back_in_place']} came back where they were"
+        f"{sum(swapped['used_meanwhile'].values())}; "
+        + (f"{back} of them came back into the device blocks they had left" if back else "all came back into others")
     )
     yield f"Blocks still held at the end: {sum(story['left_over'].values())}"
     speed = run["tokens_per_s"]
@@ -148,10 +160,12 @@ def run_text(run: dict[str, Any], questions: tuple[str, ...]) -> Iterator[str]:
         f"Tokens/s: {speed['blocks']:.1f} on blocks, {speed['plain']:.1f} on plain transformers "
         f"(decoding alone: {speed['decode_blocks']:.1f} and {speed['decode_plain']:.1f})"
     )
+    yield "Blocks moved, and the rate of random blocks beside one contiguous copy of as many bytes:"
     for move in run["moves"]:
         yield (
-            f"{move['kind']:>9} in {move['group']}: {move['num_blocks']} blocks, {move['nbytes']:,} bytes moved; "
-            f"{move['measured_blocks']} random blocks move at {move['bytes_per_s'] / 1e9:.2f} GB/s ({move['path']}"
+            f"{move['kind']:>10} in {move['group']}: {move['num_blocks']} blocks, {format_nbytes(move['nbytes'])}; "
+            f"{move['measured_blocks']} random blocks at {move['bytes_per_s'] / 1e9:.2f} GB/s, contiguous at "
+            f"{move['contiguous_bytes_per_s'] / 1e9:.2f} GB/s ({move['path']} by {move['record']}"
             f"{', a fallback' if move['fallback'] else ''})"
         )
     check = run["check"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from cachecore_transformers import blocks_for, open_pool, plan_model
 
-from cachecore import default_registry
+from cachecore import PluginRegistry, default_registry
 from smollm2_demo.decode_speed import DTYPE, decode_speed_text, measure_decode_speed, why_no_decode_speed
 from smollm2_demo.model import Loaded, load_model
 from smollm2_demo.pair import Tally
@@ -34,12 +34,15 @@ def run_demo(options: argparse.Namespace) -> dict[str, Any]:
     show = _silent if options.json else _show
     torch.set_num_threads(options.threads)
     registry = default_registry()
-    discovery = describe_discovery(registry, registry.select(options.device, backend=options.backend))
+    selection = registry.select(options.device, backend=options.backend)
+    if options.backend is not None:  # who names one compares backends
+        registry = registry.with_copies_first(selection.chosen.plugin.distribution)
+    discovery = describe_discovery(registry, selection)
     show(discovery_text(discovery))
     with Stage("loading the model" + (", weights are unpacked to float32" if options.model == "smollm2" else "")):
         loaded = load_model(options.model, options.device)
     show(["", f"Model: {loaded.name}"])
-    with _open(options, loaded) as pool:
+    with _open(options, loaded, registry) as pool:
         plans = pool.engine.plans
         groups = describe_plan(plans, pool)
         show([*plan_text(groups), "", layout_text(plans), ""])
@@ -72,7 +75,7 @@ def _decode_speed(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]
     return {"dtype": str(DTYPE).removeprefix("torch."), "rows": rows}
 
 
-def _open(options: argparse.Namespace, loaded: Loaded) -> Any:
+def _open(options: argparse.Namespace, loaded: Loaded, registry: PluginRegistry) -> Any:
     """A pool for the run, with room on the device for blocks to come back elsewhere."""
     config = loaded.model.config
     plans = plan_model(
@@ -95,6 +98,7 @@ def _open(options: argparse.Namespace, loaded: Loaded) -> Any:
         num_host_blocks=needed,
         device=options.device,
         backend=options.backend,
+        registry=registry,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -34,7 +35,10 @@ def test_equal_logits_exit_0_and_write_everything(demo, tmp_path, capsys):
     out = capsys.readouterr().out
     assert "Every logit is bitwise equal to plain transformers" in out
     assert "Blocks still held at the end: 0" in out
-    assert "0 came back where they were" in out
+    assert "; all came back into others\n" in out
+    assert out.startswith("Plugins found: ")
+    assert re.search(r"swap_out in full: .* GB/s, contiguous at [\d.]+ GB/s \(\S+ by \S+\)", out)
+    assert re.search(r"^  host: \d+ blocks, block-major, .* B\)$", out, re.MULTILINE)
     assert "Decode speed of the caches side by side is not measured: backend 'cpu' brings no attention" in out
     files = {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
     assert sorted(files) == ["layout.svg", "layout.txt", "plan.json", "report.json"]
@@ -52,7 +56,9 @@ def test_json_is_the_whole_standard_output(demo, capsys):
     moved = {move["kind"]: move["num_blocks"] for move in report["moves"]}
     assert moved["swap_out"] == moved["swap_in"] == report["story"]["swapped"]["num_blocks"]
     assert moved["copy"] > 0
-    assert all(move["bytes_per_s"] > 0 for move in report["moves"])
+    assert all(move["bytes_per_s"] > 0 and move["contiguous_bytes_per_s"] > 0 for move in report["moves"])
+    # who forces a backend compares backends, so its own copies move the blocks
+    assert {move["record"] for move in report["moves"]} == {"torch-gather-scatter"}
 
 
 def test_decode_speed_goes_on_where_one_way_fails(demo, capsys, monkeypatch):
