@@ -36,6 +36,7 @@ examples:
   cachecore check ascend --device npu:0 --report ascend.json
   cachecore check mine --level layout --level golden   what can be checked without the device
   cachecore check mine --level copy                    one level, while it is being written
+  cachecore check cpu --copies their-copy              block copies of a plugin that is no backend
   cachecore check --list                               levels and checks
 
 A new plugin starts with `cachecore new-backend`.
@@ -60,6 +61,9 @@ def add_parser(subparsers: Any, style: dict[str, Any] | None = None) -> None:
         choices=tuple(LEVELS),
         metavar="LEVEL",
         help=f"check this one only; may be given several times: {', '.join(LEVELS)}",
+    )
+    parser.add_argument(
+        "--copies", metavar="DISTRIBUTION", help="check the block copies of this distribution with it, before its own"
     )
     parser.add_argument("--report", metavar="FILE", help="also write the report, as JSON, to FILE")
     parser.add_argument(
@@ -86,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         registry = PluginRegistry()
         registry.load_entry_points()
         try:
-            subject = find_subject(registry, args.backend, args.device)
+            subject = find_subject(registry, args.backend, args.device, copies=args.copies)
         except CacheCoreError as error:
             sys.stderr.write(f"cachecore: error: {error}\n")
             return 2

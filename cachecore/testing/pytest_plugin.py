@@ -12,6 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cachecore", "conformance of a cachecore backend")
     group.addoption("--cachecore-backend", metavar="NAME", help="an installed backend: name or name@distribution")
     group.addoption("--cachecore-device", metavar="DEVICE", help="default: the first that the backend names")
+    group.addoption("--cachecore-copies", metavar="DISTRIBUTION", help="whose block copies go before the backend's own")
     group.addoption("--cachecore-level", action="append", metavar="LEVEL", help="may be given several times")
     group.addoption(
         "--cachecore-device-optional",
@@ -27,12 +28,13 @@ def cachecore_subject(request: pytest.FixtureRequest) -> object:
     from cachecore.registry import PluginRegistry
     from cachecore.testing.subject import find_subject
 
-    name = request.config.getoption("--cachecore-backend")
+    option = request.config.getoption
+    name = option("--cachecore-backend")
     if name is None:
         pytest.exit("name the backend with --cachecore-backend; `cachecore backends` shows which are installed", 4)
     registry = PluginRegistry()
     registry.load_entry_points()
-    return find_subject(registry, name, request.config.getoption("--cachecore-device"))
+    return find_subject(registry, name, option("--cachecore-device"), copies=option("--cachecore-copies"))
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

@@ -183,15 +183,19 @@ class Subject:
         return self.backend.allocate(plan.layout, plan.num_entries(num_blocks), self.device)
 
 
-def find_subject(registry: PluginRegistry, backend: str, device: object | None = None) -> Subject:
+def find_subject(
+    registry: PluginRegistry, backend: str, device: object | None = None, *, copies: str | None = None
+) -> Subject:
     """The backend named ``name`` or ``name@distribution``; ``device`` defaults to the first that it serves.
+
+    ``copies`` names a distribution whose copies are checked with it, before its own.
 
     Raises
     ------
     NoBackendError
         When no plugin announces it; says which ones do, and why plugins failed.
     PluginError
-        When two distributions do.
+        When two distributions do, or when no copy comes from ``copies``.
     """
     found = [record for record in registry.backends if is_named(record, backend)]
     if not found:
@@ -199,13 +203,13 @@ def find_subject(registry: PluginRegistry, backend: str, device: object | None =
     if len(found) > 1:
         names = " and ".join(f"{record.info.name}@{record.plugin.distribution}" for record in found)
         raise PluginError(f"backend {backend!r} is announced twice; say which: {names}")
-    return _subject(found[0], registry, device)
+    return _subject(found[0], registry, device, copies)
 
 
-def _subject(record: BackendRecord, registry: PluginRegistry, device: object | None) -> Subject:
+def _subject(record: BackendRecord, registry: PluginRegistry, device: object | None, first: str | None) -> Subject:
     if device is None:
-        first = record.info.device_types[0]
-        device = "cpu" if first == "*" else first
+        served = record.info.device_types[0]
+        device = "cpu" if served == "*" else served
     enabled = registry.copy_infos()
     limit_s = registry.probe_limit_s
     installed = [
@@ -213,7 +217,10 @@ def _subject(record: BackendRecord, registry: PluginRegistry, device: object | N
         for one in registry.copies
         if one.info in enabled
     ]
-    records, copies = own_first(installed, record.plugin)
+    origins = sorted({one.plugin.distribution for one in installed})
+    if first is not None and first not in origins:
+        raise PluginError(f"no block copy comes from {first!r}; they come from the distributions {', '.join(origins)}")
+    records, copies = own_first(installed, record.plugin, first)
     return Subject(
         record.info, record.plugin, DeviceSpec.parse(device), copies, probe_limit_s=limit_s, ways=Ways(records)
     )

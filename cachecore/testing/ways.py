@@ -24,26 +24,29 @@ _WORDS = {
 
 
 def own_first(
-    records: Iterable[CopyRecord], plugin: PluginRecord
+    records: Iterable[CopyRecord], plugin: PluginRecord, first: str | None = None
 ) -> tuple[tuple[CopyRecord, ...], tuple[BlockCopyInfo, ...]]:
     """The records as the kit ranks them, and what an engine is given so that it ranks them so.
 
     ``plugin``'s own come first, then those of what it builds on, then the others, each by rank. A plugin without a
     copy of its own is checked with what an engine would take. Whoever stands behind gets a lower priority where that
-    is needed; the plugin's own keep theirs, and a tie of two of them stays one.
+    is needed; the plugin's own keep theirs, and a tie of two of them stays one. ``first`` is a distribution whose
+    copies go before even ``plugin``'s.
     """
     ranked = sorted(records, key=lambda record: (-record.info.priority, record.info.name))
-    own = [record for record in ranked if _is_own(record.plugin, plugin)]
-    if not own:
+    named = [record for record in ranked if record.plugin.distribution == first]
+    own = [record for record in ranked if _is_own(record.plugin, plugin) and record not in named]
+    if not named and not own:
         return tuple(ranked), tuple(record.info for record in ranked)
     below = _requirements(plugin.distribution)
-    base = [one for one in ranked if one not in own and distribution_name(one.plugin.distribution) in below]
-    others = [one for one in ranked if one not in own and one not in base]
+    left = [record for record in ranked if record not in named and record not in own]
+    base = [record for record in left if distribution_name(record.plugin.distribution) in below]
+    others = [record for record in left if record not in base]
     infos: list[BlockCopyInfo] = []
-    for tier in (own, base, others):
+    for tier in (named, own, base, others):
         lower = min(0, infos[-1].priority - 1 - tier[0].info.priority) if infos and tier else 0
         infos += [replace(record.info, priority=record.info.priority + lower) for record in tier]
-    return (*own, *base, *others), tuple(infos)
+    return (*named, *own, *base, *others), tuple(infos)
 
 
 def _is_own(one: PluginRecord, plugin: PluginRecord) -> bool:

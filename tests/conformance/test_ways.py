@@ -12,6 +12,7 @@ from installed import install
 
 from cachecore import BackendInfo, BlockCopyInfo, ByteBackend, StandardLayoutPolicy, hookimpl
 from cachecore.cli import main
+from cachecore.errors import PluginError
 from cachecore.ranking import CopyRecord, PluginRecord
 from cachecore.registry import PluginRegistry
 from cachecore.testing import find_subject, run_checks, run_trial, select_trials
@@ -141,6 +142,26 @@ def test_two_of_its_own_with_one_priority_still_tie():
 
     assert {FAIL} == statuses(outcomes)
     assert "block copies 'one' and 'two' both serve null to null with priority 50" in outcomes[0].told
+
+
+def test_copies_of_a_plugin_that_is_no_backend_are_checked_when_named():
+    info = BackendInfo("mine", ("null",), 50, lambda device: None, StandardLayoutPolicy, MineBackend)
+    registry = PluginRegistry(environ={})
+    registry.register(announcing(backends=[info], copies=[copy_info("mine", 50, ByteCopy)]), MINE)
+    registry.register(announcing(copies=[copy_info("wrong", 10, ForgetsTheLastByte)]), GOOD)
+
+    usual, named = (find_subject(registry, "mine", copies=copies) for copies in (None, "cachecore-good"))
+
+    assert statuses(run_checks(usual, levels=("copy",))) == {PASS}
+    assert FAIL in statuses(run_checks(named, levels=("copy",)))
+    assert [one.info.name for one in named.ways.records] == ["wrong", "mine", "bytes"]
+    with pytest.raises(PluginError, match="no block copy comes from 'x'; they come from the distributions cachecore-g"):
+        find_subject(registry, "mine", copies="x")
+
+
+def test_a_distribution_without_copies_is_refused(capsys):
+    assert main(["check", "bytes", "--copies", "nobody"]) == 2
+    assert "no block copy comes from 'nobody'" in capsys.readouterr().err
 
 
 def requiring(folder, name, *requires):

@@ -96,6 +96,15 @@ def test_both_keep_every_contract(environment):
     assert {told[name] for name in told if name.startswith("copy/one-pair[")} == {"memmove:runs"}
 
 
+def test_a_copy_without_a_backend_is_checked_with_one_that_has_its_own(environment):
+    told = environment.cachecore("check", "cpu", "--copies", "host-memmove", "--level", "copy")
+
+    assert "\n  copy by host-memmove of host-memmove, priority 200: memmove:runs\n" in told
+    usual = environment.cachecore("check", "cpu", "--level", "copy")
+    assert "\n  copy by cpu-memory-speed of cachecore-cpu, priority 100: " in usual
+    assert "host-memmove of host-memmove, priority 200, goes before cpu-memory-speed of cachecore-cpu" in usual
+
+
 UNCHANGED = """
 import importlib, inspect, json, pkgutil, sys
 import cachecore
