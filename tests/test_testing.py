@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 
 import pytest
 from samples import consumer_spec, layer_spec
@@ -82,6 +83,27 @@ def test_whatever_a_backend_raises_is_a_failure_that_says_where(subject, error):
 
     assert outcome.status == FAIL
     assert outcome.told.startswith(f"unexpected {type(error).__name__}: {error}, raised in broken() at ")
+
+
+def test_what_a_plugin_raises_from_another_error_is_located_where_it_raises(subject):
+    def looked_up():
+        return {}["planted"]
+
+    def broken(subject):
+        try:
+            looked_up()
+        except KeyError as error:
+            raise RuntimeError("no such kernel") from error
+
+    told = outcome_of(broken, subject).told
+    assert told.startswith("unexpected RuntimeError: no such kernel (from KeyError: 'planted'), raised in broken() at ")
+
+
+def test_an_error_of_the_cores_own_is_located_there(subject):
+    told = outcome_of(partial(Subject.geometry, case=None), subject).told
+
+    assert "raised in geometry() at " in told
+    assert "subject.py:" in told
 
 
 def test_a_check_that_hangs_fails_and_ends_the_device_levels(subject, monkeypatch):

@@ -201,6 +201,7 @@ def test_ranks_that_are_right_already_are_left_alone():
     ]
 
     assert [info.priority for info in own_first(records, MINE)[1]] == [50, 10, 10]
+    assert [info.priority for info in own_first(records, MINE, "cachecore-mine")[1]] == [50, 10, 10]
 
 
 PLUGIN = """
