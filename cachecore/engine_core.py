@@ -41,6 +41,16 @@ class GroupEngine(Generic[A]):
         self._views: list[SpecViews[A]] = self._made_views()
         self._named: NamedCacheView[A] = NamedCacheView(self._views)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else f"asleep at level {self.sleep_level}" if self._sleep else "open"
+        groups = [group for engine in self._engines() for group in engine._groups.values()]
+        told = ", ".join(
+            f"{one.plan.name} {one.num_blocks} {one.plan.unit}s"
+            + (f" and {one.num_host_blocks} on the host" if one.num_host_blocks else "")
+            for one in groups
+        )
+        return f"<{type(self).__name__} of backend {self._backend.name!r} on {self.device}, {state}: {told}>"
+
     @property
     def backend(self) -> CacheBackend[A]:
         """The backend that owns the memory."""

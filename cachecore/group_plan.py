@@ -10,6 +10,7 @@ from cachecore.asking import shown
 from cachecore.errors import PlanError, PluginError
 from cachecore.layout import CacheLayout
 from cachecore.meaning import not_negative, several
+from cachecore.nbytes import format_nbytes
 from cachecore.schema import CacheTensorSpec
 
 __all__ = ["DESCRIBED", "GroupPlan", "check_layout", "check_names", "read_described"]
@@ -64,6 +65,11 @@ class GroupPlan(ABC):
     @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """Plain data."""
+
+    def __repr__(self) -> str:
+        caches = f"{len(self.specs)} cache{'s' * (len(self.specs) != 1)}"
+        size = format_nbytes(self.unit_nbytes())
+        return f"<{type(self).__name__} {self.name!r}: {caches}, {self.layout.kind}, {size} a {self.unit}>"
 
     def num_entries(self, num_units: int, *, host: bool = False) -> int:
         """Entries that ``num_units`` blocks or slots take in the device or the host layout."""

@@ -37,7 +37,7 @@ class GroupSpec:
             object.__setattr__(self, "window", positive(self.window, f"group {self.name!r}: window"))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class BlockCachePlan(GroupPlan):
     """One block group's recipe, kept for sizing, for both tiers' allocation, for views and for every copy."""
 

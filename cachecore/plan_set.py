@@ -25,14 +25,14 @@ _KINDS: Mapping[str, type[BlockCachePlan | StateCachePlan]] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CachePlanSet:
     """A model's groups, planned for one device by one backend's policy."""
 
     groups: tuple[GroupPlan, ...]
     device: str
     backend: str
-    _by_name: Mapping[str, GroupPlan] = field(init=False, repr=False, compare=False)
+    _by_name: Mapping[str, GroupPlan] = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "groups", tuple(self.groups))
@@ -50,6 +50,9 @@ class CachePlanSet:
             raise PlanError(f"group names {names} repeat; each group is planned once")
         object.__setattr__(self, "_by_name", by_name)
         check_names([spec for plan in self.groups for spec in plan.specs], "the plan set", whole_model=True)
+
+    def __repr__(self) -> str:
+        return f"<CachePlanSet for {self.device} by {self.backend}: {', '.join(map(repr, self.groups))}>"
 
     def __getitem__(self, group: str) -> GroupPlan:
         try:

@@ -21,7 +21,7 @@ AnyState = StateCacheRequest | tuple[Sequence[int], Any]
 """A state by name, or an anonymous one: ``(shape, dtype)``."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StateCachePlan(GroupPlan):
     """One state group's recipe. An entry is a slot: one sequence's share of every state tensor."""
 

@@ -33,6 +33,18 @@ def test_an_engine_takes_exactly_what_sizing_says():
     assert backend.taken_nbytes == 6912 + 2560
 
 
+def test_an_engine_shows_itself_in_a_line():
+    engine = open_bytes(three_groups(), {"full": 4, "sliding": 2, "state": 3}, {"full": 1, "sliding": 0, "state": 0})
+    told = "full 4 blocks and 1 on the host, sliding 2 blocks"
+
+    assert repr(engine) == f"<CacheEngine of backend 'bytes' on null, open: {told}, state 3 slots>"
+    assert repr(engine.states) == "<StateCacheEngine of backend 'bytes' on null, open: state 3 slots>"
+    engine.sleep(2)
+    assert "on null, asleep at level 2: full 4 blocks" in repr(engine)
+    engine.close()
+    assert "on null, closed: full 4 blocks" in repr(engine)
+
+
 def test_one_number_counts_for_a_single_group():
     assert open_bytes(kv_plan(), Index(5), 2).stats().groups[0].num_host_blocks == 2
 

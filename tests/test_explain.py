@@ -206,6 +206,15 @@ def test_one_head_is_no_list_of_all_heads():
     assert [shard_reason(spec) for spec in specs] == ["the only head", "all 2 heads"]
 
 
+def test_a_latent_alone_stands_beside_nothing():
+    group = only_group(planned(layer_spec("k_cache", (4, 1, 576)), layer_spec("v_cache", (4, 1, 0))))
+
+    assert group["device"]["why"] == (
+        "one cache has bytes, standard K/V found by layer, and has one pool to itself; an entry is one block"
+    )
+    assert "side by side" not in str(group)
+
+
 def test_a_window_is_told():
     assert only_group(plan_set(kv_plan(window=512)))["window_why"] == (
         "a sequence keeps its last 511 tokens and those in flight; blocks behind them are released"

@@ -22,6 +22,16 @@ from cachecore import (
 from cachecore.layout_kinds import contiguous_layout, packed_layout
 
 
+def test_plans_show_themselves_in_a_line():
+    state = StateCacheRequest(name="conv", shape=(3,), dtype="uint8", layers=(1, 4))
+    plans = CachePlanSet((kv_plan(), *plan_from_states([state], POLICY)), "null", "bytes")
+
+    # a block: two rows of two pages of 256 bytes; a slot: 6 bytes, filled up to 256
+    full = "<BlockCachePlan 'full': 2 caches, packed, 1 KiB a block>"
+    slots = "<StateCachePlan 'state': 1 cache, packed-state, 256 B a slot>"
+    assert repr(plans) == f"<CachePlanSet for null by bytes: {full}, {slots}>"
+
+
 def hybrid():
     """Full and sliding K/V, an operator's cache, and states."""
     sliding = kv_plan(group="sliding", window=8, tag="_sliding")

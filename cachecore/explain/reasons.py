@@ -80,6 +80,8 @@ def _layout_choice(plan: GroupPlan, layout: CacheLayout, host: bool) -> str:
         return f"chosen by policy {plan.policy!r} version {plan.policy_version}"
     if layout.kind.startswith("composite"):
         return "the specs fall into runs of different kinds; each run is laid out by itself, in spec order"
+    if layout.kind == "packed" and sum(spec.page_nbytes > 0 for spec in plan.specs) == 1:
+        return "one cache has bytes, standard K/V found by layer, and has one pool to itself"
     return _KINDS.get(layout.kind, f"chosen by policy {plan.policy!r}")
 
 
