@@ -63,10 +63,10 @@ class Selection:
     rejected: tuple[tuple[BackendRecord, str], ...]
 
 
-def install_line(distribution: str, extra: str = "") -> str:
+def install_line(distribution: str) -> str:
     """How to install a distribution of this project: from an index, or from a checkout of its repository."""
     folder = f"./plugins/{distribution.removeprefix('cachecore-')}"
-    return f"`python -m pip install {distribution}{extra}` (from a checkout: `{folder}{extra}`)"
+    return f"`python -m pip install {distribution}` (from a checkout: `{folder}`)"
 
 
 def rank(record: BackendRecord) -> tuple[int, str, str]:

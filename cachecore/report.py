@@ -143,7 +143,8 @@ def _check_same(reports: Sequence[Mapping[str, Any]], what: str, values: Sequenc
     for rank, value in enumerate(values):
         if value != values[0]:
             raise AgreementError(
-                f"rank {rank} has {what}={value!r}, but rank 0 has {values[0]!r}; start all ranks with the same",
+                f"rank {rank} has {what}={_shown(value)}, but rank 0 has {_shown(values[0])}; start all ranks with the "
+                "same",
                 rank=rank,
             )
 
@@ -203,6 +204,13 @@ def _check_tensors(reports: Sequence[Mapping[str, Any]]) -> None:
                 layer=layer,
                 cache=name,
             )
+
+
+def _shown(value: object) -> str:
+    """A value of the report for people: counts as ``full: 3``, no dict."""
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name}: {count}" for name, count in value.items()) or "none"
+    return repr(value)
 
 
 def _told(holding: Holding) -> str:

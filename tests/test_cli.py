@@ -521,6 +521,15 @@ def test_plan_says_how_many_blocks_and_tokens_fit(tmp_path, capsys):
     assert CachePlanSet.loads(path.read_text()).only().geometry.pages_per_block == 4
 
 
+def test_one_block_is_told_as_one(capsys):
+    # 2 layers * (K and V) * 64 tokens * 64 * 2 bytes = 32 KiB a block
+    assert main(["plan", "--device", "null", "--layers", "2", "--head-dim", "64", "--memory", "40KiB"]) == 0
+
+    told = capsys.readouterr().out
+    assert "  32 KiB    512 B\n" in told
+    assert "device: 40 KiB hold 1 block of group full (8 KiB left)\n" in told
+
+
 def test_plan_without_an_output_is_in_the_json(capsys):
     told = run_json(capsys, "plan", "--device", "null", "--layers", "0-1,5", "--head-dim", "64", "--tp", "1")
 

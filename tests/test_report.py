@@ -128,6 +128,13 @@ def test_models_are_told_apart_by_name_where_layers_do_not_meet():
         check_alike([*reports(first, model="a"), *reports(second, model="b")])
 
 
+def test_counts_that_differ_are_told_as_counts():
+    told = r"rank 1 has num_blocks=full: 3, but rank 0 has none; start all ranks with the same"
+
+    with pytest.raises(AgreementError, match=told):
+        check_alike([*reports(shared(0)), *reports(shared(1), num_blocks={"full": 3})])
+
+
 @pytest.mark.parametrize(
     "more",
     [

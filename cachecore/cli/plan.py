@@ -227,7 +227,7 @@ def _text(plans: CachePlanSet, answers: dict[str, SizingAnswer | None], output: 
 
 
 def _sized(tier: str, answer: SizingAnswer) -> list[str]:
-    counts = ", ".join(f"{count:,} blocks of group {name}" for name, count in answer.counts.items())
+    counts = ", ".join(f"{count:,} block{'s' * (count != 1)} of group {name}" for name, count in answer.counts.items())
     longest = f"  the longest sequence that fits: {answer.longest_sequence:,} tokens"
     if answer.longest_sequence == UNBOUNDED:
         longest = "  a sequence of any length fits"

@@ -22,7 +22,7 @@ def test_missing_library_is_named(fresh):
         pytest.skip("torch_npu is installed here")
 
     assert fresh("-c", PROBE, "ascend", "npu").stdout.startswith(
-        "unavailable: torch_npu is not installed; install cachecore-ascend"
+        "unavailable: torch_npu is not installed; install cachecore-ascend-dlinfer[ascend] (from a checkout: ./plugins/"
     )
     assert fresh("-c", PROBE, "camb", "mlu").stdout.startswith(
         "unavailable: torch_mlu is not installed; it comes with the SDK"

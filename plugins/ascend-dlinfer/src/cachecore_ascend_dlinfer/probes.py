@@ -69,8 +69,11 @@ def _import_library(vendor: Vendor) -> str | None:
     """Import what makes torch know the device type; simulated devices need none."""
     library = str(vendor.library)
     if find_spec(library) is None:
-        extra = "; install cachecore-ascend-dlinfer[ascend], and CANN" if library == "torch_npu" else ""
-        return f"unavailable: {library} is not installed{extra or f'; it comes with the SDK of {vendor.title}'}"
+        source = f"it comes with the SDK of {vendor.title}"
+        if library == "torch_npu":
+            checkout = "from a checkout: ./plugins/ascend-dlinfer[ascend]"
+            source = f"install cachecore-ascend-dlinfer[ascend] ({checkout}), and CANN"
+        return f"unavailable: {library} is not installed; {source}"
     try:
         import_module(library)
     except (ImportError, OSError, RuntimeError, AttributeError) as error:
