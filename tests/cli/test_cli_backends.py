@@ -56,6 +56,16 @@ def test_backends_tells_each_reason_once_and_equal_ones_together(install, capsys
     ]
 
 
+def test_a_forced_backend_needs_no_reason_for_each_other(install, capsys, monkeypatch):
+    install("slow", priority=3)
+    install("fast", priority=9)
+    monkeypatch.setenv("CACHECORE_BACKEND", "slow")
+    assert main(["backends", "--device", "demo"]) == 0
+
+    lines = ["demo: slow, forced as 'slow'", "  for other devices: bytes"]
+    assert capsys.readouterr().out.partition("\ndevice ")[2].splitlines() == lines
+
+
 def test_names_that_match_nothing_are_noted(install, capsys, monkeypatch):
     install("demo")
     monkeypatch.setenv("CACHECORE_BACKEND", "deno")
