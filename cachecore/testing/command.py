@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import redirect_stdout, suppress
@@ -67,7 +68,7 @@ def add_parser(subparsers: Any, style: dict[str, Any] | None = None) -> None:
     )
     parser.add_argument("--report", metavar="FILE", help="also write the report, as JSON, to FILE")
     parser.add_argument(
-        "--limit", type=float, default=LIMIT_S, metavar="SECONDS", help=f"for one check (default: {LIMIT_S:g})"
+        "--limit", type=_seconds, default=LIMIT_S, metavar="SECONDS", help=f"for one check (default: {LIMIT_S:g})"
     )
     parser.add_argument("--verbose", action="store_true", help="also print what passed checks have to say")
     parser.add_argument("--list", action="store_true", help="print levels and checks, and check nothing")
@@ -101,7 +102,18 @@ def run(args: argparse.Namespace) -> int:
         Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         with suppress(OSError):
             sys.stderr.write(f"cachecore: wrote the report, {args.report}\n")
-    return _exit_code(subject, outcomes)
+    return _exit_code(subject, outcomes, args.copies)
+
+
+def _seconds(text: str) -> float:
+    """A limit that a thread can be waited for."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds above 0")
+    return seconds
 
 
 def _unwritable(name: str) -> str | None:
@@ -116,7 +128,7 @@ def _unwritable(name: str) -> str | None:
     return None
 
 
-def _exit_code(subject: Subject, outcomes: Sequence[Outcome]) -> int:
+def _exit_code(subject: Subject, outcomes: Sequence[Outcome], copies: str | None) -> int:
     if level_status(outcomes) == FAIL:
         return 1
     on_device = [one for one in outcomes if one.level in DEVICE_LEVELS]
@@ -127,6 +139,13 @@ def _exit_code(subject: Subject, outcomes: Sequence[Outcome]) -> int:
             f"cachecore: error: {subject.info.name} does not serve {subject.device} here ({subject.unavailable}), so "
             f"{missed} checks were not made; run them where the device "
             "is, or name the levels that need none: --level discovery --level layout --level golden\n"
+        )
+        return 2
+    moved = {way.origin.plugin.distribution for way in subject.ways.used if way.origin is not None}
+    if copies is not None and subject.ways.used and copies not in moved:
+        sys.stderr.write(
+            f"cachecore: error: no block copy of {copies} serves {subject.info.name} on {subject.device}, so none was "
+            f"checked; those of {', '.join(sorted(moved))} moved the blocks; `cachecore backends --check` says why\n"
         )
         return 2
     return 0

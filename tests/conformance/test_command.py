@@ -215,6 +215,23 @@ def test_wrong_usage_exits_with_2(arguments, capsys):
     assert "usage: cachecore check" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("limit", ["nan", "inf", "0", "-1", "1e300", "soon"])
+def test_a_limit_that_nobody_can_wait_for_exits_with_2(limit, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["check", "bytes", "--level", "layout", f"--limit={limit}"])
+
+    assert ended.value.code == 2
+    assert f"'{limit}' is no number of seconds above 0" in capsys.readouterr().err
+
+
+def test_no_check_has_more_to_say_than_a_line(capsys, tmp_path):
+    assert main(["check", "bytes", "--level", "swap", "--report", str(tmp_path / "report.json")]) == 0
+
+    written = (tmp_path / "report.json").read_text()
+    assert '"8208 runs"' in written
+    assert len(written) < 20_000
+
+
 def test_list_names_every_level_and_checks_nothing(capsys):
     assert main(["check", "--list"]) == 0
 

@@ -16,6 +16,7 @@ from cachecore.errors import PluginError
 from cachecore.ranking import CopyRecord, PluginRecord
 from cachecore.registry import PluginRegistry
 from cachecore.testing import find_subject, run_checks, run_trial, select_trials
+from cachecore.testing.command import _exit_code
 from cachecore.testing.results import FAIL, PASS, report, text
 from cachecore.testing.ways import own_first
 from cachecore.transfer import ByteCopy
@@ -157,6 +158,22 @@ def test_copies_of_a_plugin_that_is_no_backend_are_checked_when_named():
     assert [one.info.name for one in named.ways.records] == ["wrong", "mine", "bytes"]
     with pytest.raises(PluginError, match="no block copy comes from 'x'; they come from the distributions cachecore-g"):
         find_subject(registry, "mine", copies="x")
+
+
+def test_named_copies_that_served_nothing_were_not_checked(capsys):
+    def named(copies, levels):
+        info = BackendInfo("mine", ("null",), 50, lambda device: None, StandardLayoutPolicy, MineBackend)
+        registry = PluginRegistry(environ={})
+        registry.register(announcing(backends=[info], copies=[copy_info("mine", 50, ByteCopy)]), MINE)
+        registry.register(announcing(copies=[copy_info("never", 90, GoodCopy, lambda src, dst: "never")]), GOOD)
+        subject = find_subject(registry, "mine", copies=copies)
+        return _exit_code(subject, run_checks(subject, levels=levels), copies)
+
+    assert named("cachecore-good", ("copy",)) == 2
+    assert "no block copy of cachecore-good serves mine on null, so none was checked" in capsys.readouterr().err
+    assert named("cachecore-good", ("layout",)) == 0
+    assert named("cachecore-mine", ("copy",)) == 0
+    assert named(None, ("copy",)) == 0
 
 
 def test_a_distribution_without_copies_is_refused(capsys):

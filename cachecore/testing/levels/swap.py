@@ -96,7 +96,8 @@ def many_runs(subject: Subject) -> str | None:
     runs = block_segments(
         plan.layout, plan.num_entries(1), plan.host_layout, plan.num_entries(1, host=True), plan.pages_per_unit
     )
-    num = 1 + 8192 // sum(run.num_pages for run in runs)
+    each = sum(run.num_pages for run in runs)
+    num = 1 + 8192 // each
     pairs = [(block, num - 1 - block) for block in range(num)]
     with subject.open(plan, num, num) as engine:
         device, host = engine.allocation(), engine.allocation(host=True)
@@ -110,7 +111,7 @@ def many_runs(subject: Subject) -> str | None:
         back = [(dst, src) for src, dst in pairs]
         engine.swap_in(back).synchronize()
         check_copy("swap_in of many runs", there, here, moved, zeros, dump(backend, device), back)
-    return f"{num * runs} runs"
+    return f"{num * each} runs"
 
 
 @check("swap", "no-pairs")
