@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from cachecore.testing.checks import Check, check
-from cachecore.testing.levels.order_bench import DELAY_S, ready_bench
+from cachecore.testing.levels.order_bench import DELAY_S, Bench, ready_bench
 from cachecore.testing.levels.sleep_bench import MEMORIES, Memory
 from cachecore.testing.subject import Subject
 
 __all__ = ["CHECKS"]
 
 
+@contextmanager
+def late_write(bench: Bench) -> Iterator[None]:
+    """Block 1 holds 0x11, and 0x22 once a side stream gets to it; that stream is the caller's meanwhile."""
+    bench.put(1, 0x11)
+    write, side = bench.streams.writer(bench.view, 1, bench.data(0x22)), bench.streams.new()
+    with bench.streams.on(side):
+        bench.streams.delay(DELAY_S)
+        write()
+        yield
+
+
 @check("sleep", "sees-a-delayed-producer", MEMORIES)
 def sees_producer(subject: Subject, case: Memory) -> str | None:
     """Level 1 keeps a block as the caller's stream writes it late."""
     with ready_bench(subject, stable_addresses=case.stable) as bench:
-        bench.put(1, 0x11)
-        write, side = bench.streams.writer(bench.view, 1, bench.data(0x22)), bench.streams.new()
-        with bench.streams.on(side):
-            bench.streams.delay(DELAY_S)
-            write()
+        with late_write(bench):
             bench.engine.sleep(1, [1])
             bench.engine.wake()
         bench.look_again()
@@ -31,11 +41,8 @@ def sees_producer(subject: Subject, case: Memory) -> str | None:
 def waits_for_streams(subject: Subject, case: Memory) -> str | None:
     """Memory is not taken from under queued work: a late write of before does not show afterwards."""
     with ready_bench(subject, stable_addresses=case.stable) as bench:
-        bench.put(1, 0x11)
-        write, side = bench.streams.writer(bench.view, 1, bench.data(0x22)), bench.streams.new()
-        with bench.streams.on(side):
-            bench.streams.delay(DELAY_S)
-            write()
+        with late_write(bench):
+            pass
         bench.engine.sleep(2)
         bench.engine.wake()
         bench.streams.synchronize()
