@@ -147,7 +147,9 @@ def test_a_step_may_be_prepared_before_the_call(make_pool):
         ("falcon_h1", "cachecore", True, "has states"),
         pytest.param(
             *("llama", "cachecore", True, "graphs are for CUDA"),
-            marks=pytest.mark.skipif(DEVICE.startswith("cuda"), reason="runs there"),
+            marks=pytest.mark.skipif(
+                DEVICE.startswith("cuda"), reason="refused on other devices than CUDA, which this is"
+            ),
         ),
     ],
 )
