@@ -16,15 +16,23 @@ from cachecore_cuda_triton.paged_attention import DecodeTiling, paged_decode_att
 from cachecore_torch_default import TorchBackend
 
 from cachecore import BlockCacheGeometry, CacheTensorSpec, DeviceSpec, StandardLayoutPolicy, plan_from_specs
-from cachecore.layout_kinds import contiguous_layout, packed_layout, row_layout
+from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
 
 DEVICE = torch.device("cuda", 0)
-LAYOUTS = {"packed": packed_layout, "row": row_layout, "contiguous": contiguous_layout}
 HEADS, KV_HEADS, DIM, PAGE, PAGES = 32, 8, 128, 16, 4
+LAYOUTS = {
+    "packed": packed_layout,
+    "row": row_layout,
+    "contiguous": contiguous_layout,
+    "block-major": partial(block_major_layout, pages_per_block=PAGES),
+}
 TOKEN_NBYTES = 2 * KV_HEADS * DIM * 2
 """Keys and values of one token of one layer, in two bytes each."""
 
-LAYERS = 4
+LAYERS = 32
+"""As many as such a model has: rows of one block then stand as far apart as they do there."""
+
+TIMED_LAYERS = 4
 BATCHES = ((1, 1024), (1, 8192), (1, 65536), (16, 1024), (16, 8192), (64, 4096), (256, 1024))
 
 SWEPT = ((1, 8192), (16, 8192), (64, 4096))
@@ -61,9 +69,9 @@ def rows(kind: str, num_blocks: int, dtype: torch.dtype):
     ]
     plan = plan_from_specs(specs, BlockCacheGeometry(PAGE * PAGES, PAGE), StandardLayoutPolicy())
     layout, backend = LAYOUTS[kind](specs), TorchBackend()
-    allocation = backend.allocate(layout, num_blocks * PAGES, DeviceSpec.parse("cuda:0"))
+    allocation = backend.allocate(layout, num_blocks * PAGES // layout.pages_per_entry, DeviceSpec.parse("cuda:0"))
     found = []
-    for layer in layers:
+    for layer in layers[:: LAYERS // TIMED_LAYERS]:
         pair = [backend.row_view(allocation, index, spec, layer) for index, spec in enumerate(plan.specs)]
         for view in pair:
             view.normal_()
@@ -144,8 +152,8 @@ def main() -> None:
                     for k, v in views
                 ]
                 report(results, kind, num_seqs, length, way, graph_seconds(calls), moved, limit)
-            pages = torch.arange(PAGES, device=DEVICE)
-            entries = [(table[:, :, None] * PAGES + pages).flatten() for table in tables]
+            pages = torch.arange(PAGES // allocation.layout.pages_per_entry, device=DEVICE)
+            entries = [(table[:, :, None] * len(pages) + pages).flatten() for table in tables]
             calls = [partial(gathered, query, k, v, one, length, scale) for one in entries for k, v in views]
             report(results, kind, num_seqs, length, "gather + sdpa", graph_seconds(calls), moved, limit)
             del allocation, views

@@ -11,6 +11,7 @@ import os
 import random
 import sys
 import time
+from itertools import product
 from statistics import median
 
 import torch
@@ -21,7 +22,7 @@ from cachecore_torch_default import plugin as torch_plugin
 from cachecore_torch_default.bench import SCENARIOS
 from cachecore_torch_default.block_copy import GatherScatterCopy
 
-from cachecore import BlockPairs, CacheEngine, PluginRegistry, StandardLayoutPolicy
+from cachecore import BlockPairs, CacheEngine, LayoutHints, PluginRegistry, StandardLayoutPolicy
 from cachecore.ranking import PluginRecord
 
 DEVICE = torch.device("cuda", 0)
@@ -49,10 +50,11 @@ def registry() -> PluginRegistry:
     return found
 
 
-def open_scenario(name: str, num_blocks: int, num_host: int = 0) -> CacheEngine:
+def open_scenario(name: str, num_blocks: int, num_host: int, layout: str) -> CacheEngine:
     found = registry()
     backend = found.select("cuda").chosen.info.load()
-    plans = SCENARIOS[name].plans(StandardLayoutPolicy(), "cuda", backend.name)
+    hints = LayoutHints(one_run_per_block=layout == "block-major")
+    plans = SCENARIOS[name].plans(StandardLayoutPolicy(), "cuda", backend.name, hints)
     return CacheEngine(
         plans, num_blocks, backend=backend, copies=found.copy_infos(), device="cuda:0", host_counts=num_host
     )
@@ -141,10 +143,16 @@ def limits() -> dict[str, float]:
     return found
 
 
-def bench_copy(name: str, counts: list[int], limit: float, compact: bool) -> None:
+def pages_of(engine: CacheEngine) -> int:
+    """Entries that a block takes up in the device's pools."""
+    plan = engine.plans.only()
+    return plan.pages_per_unit // plan.layout.pages_per_entry
+
+
+def bench_copy(name: str, counts: list[int], limit: float, compact: bool, layout: str) -> None:
     scenario = SCENARIOS[name]
     num_blocks = 2 * max(counts) if compact else max(2 * max(counts), min(4096, (4 << 30) // scenario.block_nbytes))
-    engine = open_scenario(name, num_blocks)
+    engine = open_scenario(name, num_blocks, 0, layout)
     allocation = engine.allocation()
     for pool in allocation.pools:
         pool.random_(0, 255)
@@ -163,9 +171,7 @@ def bench_copy(name: str, counts: list[int], limit: float, compact: bool) -> Non
         )
         del flat
         ways = {"fused": lambda at, ids=ids: engine.copy_blocks_on_device(ids[at])}
-        ways["launch a pool, bytewise"] = lambda at, ids=ids: bytewise_pools(
-            allocation, ids[at], scenario.pages_per_block
-        )
+        ways["launch a pool, bytewise"] = lambda at, ids=ids: bytewise_pools(allocation, ids[at], pages_of(engine))
         ways["index_select + index_copy_"] = lambda at, ids=ids: fallback.on_device(ids[at])
         submit = submit_seconds(lambda ids=ids: engine.copy_blocks_on_device(ids[0]))
         submit_host = submit_seconds(lambda sets=sets: engine.copy_blocks(sets[0]))
@@ -176,6 +182,7 @@ def bench_copy(name: str, counts: list[int], limit: float, compact: bool) -> Non
                 {
                     "what": "copy",
                     "scenario": name,
+                    "layout": layout,
                     "num_pairs": count,
                     "path": way,
                     "nbytes": moved // 2,
@@ -189,7 +196,7 @@ def bench_copy(name: str, counts: list[int], limit: float, compact: bool) -> Non
                 }
             )
             print(
-                f"copy {name:24} {count:4} {way:36} {rate:7.0f} GB/s  {rate / limit:5.3f} of 4 GiB, "
+                f"copy {layout:11} {name:24} {count:4} {way:36} {rate:7.0f} GB/s  {rate / limit:5.3f} of 4 GiB, "
                 f"{rate / contiguous if contiguous else 0:5.3f} of contiguous  "
                 f"{submit * 1e6:5.1f}/{submit_host * 1e6:5.1f} us",
                 flush=True,
@@ -205,7 +212,7 @@ def make_context(engine: CacheEngine):
     plan, allocation = engine.plans.only(), engine.allocation()
     pages = plan.pages_per_unit
     segments = block_segments(plan.layout, allocation.num_entries, plan.layout, allocation.num_entries, pages)
-    num = allocation.num_entries // pages
+    num = allocation.num_entries // pages_of(engine)
     return CopyContext(engine.backend, allocation, engine.backend, allocation, num, num, segments)
 
 
@@ -226,7 +233,7 @@ def bytewise_pools(allocation, ids, pages):
 
 def check_copy(engine, scenario, num_blocks: int) -> None:
     """Every byte of every pool, for ids from the host and from the device."""
-    pages = scenario.pages_per_block
+    pages = pages_of(engine)
     pools = engine.allocation().pools
     num = min(64, num_blocks // 2)
     for way in ("host", "device"):
@@ -246,10 +253,10 @@ def check_copy(engine, scenario, num_blocks: int) -> None:
                 sys.exit(f"{scenario.name}: {way} ids moved a wrong byte")
 
 
-def bench_swap(name: str, found: dict[str, float], forced: str, num: int = 64) -> None:
+def bench_swap(name: str, found: dict[str, float], forced: str, layout: str, num: int = 64) -> None:
     scenario = SCENARIOS[name]
     os.environ["CACHECORE_CUDA_SWAP"] = forced
-    engine = open_scenario(name, 4 * num, 2 * num)
+    engine = open_scenario(name, 4 * num, 2 * num, layout)
     pools = engine.allocation().pools
     for pool in pools:
         pool.random_(0, 255)
@@ -258,7 +265,7 @@ def bench_swap(name: str, found: dict[str, float], forced: str, num: int = 64) -
     host = rng.sample(range(2 * num), 2 * num)
     out = BlockPairs(device[:num], host[:num])
     back = BlockPairs(host[:num], device[num : 2 * num])
-    pages = scenario.pages_per_block
+    pages = pages_of(engine)
     blocks = [pool.view(pool.shape[0], -1, pages * pool.shape[2]) for pool in pools]
     kept = [pool[:, device[:num]].clone() for pool in blocks]
     untouched = [pool[:, device[2 * num :]].clone() for pool in blocks]
@@ -324,16 +331,17 @@ def bench_swap(name: str, found: dict[str, float], forced: str, num: int = 64) -
         rate, with_model = factor * nbytes / seconds / 1e9, factor * nbytes / median(beside_swap) / 1e9
         RESULTS.append(
             {
-                "what": "swap", "scenario": name, "num_pairs": num, "direction": way, "path": path, "nbytes": nbytes,
+                "what": "swap", "scenario": name, "layout": layout, "num_pairs": num, "direction": way, "path": path,
+                "nbytes": nbytes,
                 "gb_per_s": rate, "limit_gb_per_s": limit, "ratio": rate / limit, "beside_gb_per_s": with_model,
                 "ratio_beside": with_model / limit, "matmul_slowdown": median(beside) / median(alone),
                 "submit_s": median(submits[2:]),
             }
         )  # fmt: skip
         print(
-            f"swap {name:24} {way:4} {rate:6.1f} GB/s {rate / limit:5.3f}; beside matmul {with_model / limit:5.3f}, "
-            f"matmul x{median(beside) / median(alone):5.3f}; submit {median(submits[2:]) * 1e6:5.0f} us "
-            f"({median(submits[2:]) / seconds:5.1%}) {path}",
+            f"swap {layout:11} {name:24} {way:4} {rate:6.1f} GB/s {rate / limit:5.3f}; "
+            f"beside matmul {with_model / limit:5.3f}, matmul x{median(beside) / median(alone):5.3f}; "
+            f"submit {median(submits[2:]) * 1e6:5.0f} us ({median(submits[2:]) / seconds:5.1%}) {path}",
             flush=True,
         )
     engine.close()
@@ -350,16 +358,22 @@ def main() -> None:
     parser.add_argument(
         "--ways", type=lambda text: text.split(","), default=["auto"], help="auto, staged, pitched, direct"
     )
+    parser.add_argument(
+        "--layouts",
+        type=lambda text: text.split(","),
+        default=["rows", "block-major"],
+        help="rows: a pool for each size of row; block-major: one pool, a block is one run (one_run_per_block)",
+    )
     options = parser.parse_args()
     found = limits()
     print(torch.cuda.get_device_name(), "torch", torch.__version__, "triton", triton.__version__, found, flush=True)
     torch.cuda.empty_cache()
-    for name in options.scenarios:
+    for name, layout in product(options.scenarios, options.layouts):
         if options.only != "swap":
-            bench_copy(name, options.pairs, found["device"], options.compact)
-    for name in options.scenarios:
+            bench_copy(name, options.pairs, found["device"], options.compact, layout)
         for way in options.ways if options.only != "copy" else ():
-            bench_swap(name, found, "" if way == "auto" else way)
+            if way == "auto" or layout == "rows":  # a block that is one run goes one way only
+                bench_swap(name, found, "" if way == "auto" else way, layout)
     if options.out:
         with open(options.out, "w") as file:
             about = {

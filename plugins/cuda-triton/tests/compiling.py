@@ -69,9 +69,16 @@ def main(capability: int) -> None:
     """Every kernel."""
     found = {}
     for widths in WIDTHS:
-        for name in ("copy_tiles", "copy_few", "zero_tiles"):
-            constants = {"WIDTHS": widths, "TILE": kernels.TILE_NBYTES}
-            found[f"{name} {widths}"] = compiled(getattr(kernels, name), constants, capability)
+        for name, tiles_first in (
+            ("copy_tiles", False),
+            ("copy_tiles", True),
+            ("copy_few", None),
+            ("zero_tiles", None),
+        ):
+            constants = {"WIDTHS": widths, "TILE": kernels.TILE_NBYTES, "TILES_FIRST": tiles_first}
+            found[f"{name} {widths}" + " tiles first" * bool(tiles_first)] = compiled(
+                getattr(kernels, name), constants, capability
+            )
     for name in ("attend", "combine", "store"):
         found[name] = compiled(getattr(kernels_attention, name), ATTENTION, capability)
     print(json.dumps(found))

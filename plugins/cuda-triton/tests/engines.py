@@ -14,6 +14,7 @@ from cachecore import (
     CacheEngine,
     CachePlanSet,
     CacheTensorSpec,
+    LayoutHints,
     PluginRecord,
     PluginRegistry,
     StandardLayoutPolicy,
@@ -52,9 +53,11 @@ def specs_of(token_nbytes: tuple[int, ...] = (132, 584, 656), rows: int = 3, tok
     return specs
 
 
-def plan_set(specs: list[CacheTensorSpec], pages: int = 1, tokens: int = 16) -> CachePlanSet:
+def plan_set(
+    specs: list[CacheTensorSpec], pages: int = 1, tokens: int = 16, hints: LayoutHints | None = None
+) -> CachePlanSet:
     geometry = BlockCacheGeometry(pages * tokens, tokens)
-    return CachePlanSet((plan_from_specs(specs, geometry, StandardLayoutPolicy()),), "cuda", "cuda-triton")
+    return CachePlanSet((plan_from_specs(specs, geometry, StandardLayoutPolicy(), hints=hints),), "cuda", "cuda-triton")
 
 
 def open_gpu(

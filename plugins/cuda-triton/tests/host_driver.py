@@ -25,7 +25,8 @@ def copy_rows(ops: array[int], stream: int) -> None:
 @pytest.fixture
 def host_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies move real bytes at once; streams and events are not looked at."""
-    monkeypatch.setattr(carry, "copy_pieces", copy_pieces)
+    for module in (carry, pitched):
+        monkeypatch.setattr(module, "copy_pieces", copy_pieces)
     monkeypatch.setattr(pitched, "copy_rows", copy_rows)
     for name in ("record", "wait"):
         monkeypatch.setattr(staged, name, lambda *_: None)

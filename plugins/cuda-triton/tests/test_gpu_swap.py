@@ -21,7 +21,7 @@ from engines import open_gpu, plan_set, registry
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachecore import BlockPairs, CacheEngine, CachePlanSet, CacheTensorSpec
+from cachecore import BlockPairs, CacheEngine, CachePlanSet, CacheTensorSpec, LayoutHints
 
 pytestmark = pytest.mark.gpu
 
@@ -38,7 +38,8 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way, whatever calibration would choose; of the mixed one, rows from 100 bytes on go pitched."""
     if request.param == "pitched+staged":
         rates = {str(run): 50e9 / 1.15 * 2048 / 100 for run in calibration._RUNS}
-        monkeypatch.setattr(swap, "calibration", lambda *_: calibration.Calibration(50e9, rates, 0))
+        pieces = {str(run): 1e9 for run in calibration._PIECES}
+        monkeypatch.setattr(swap, "calibration", lambda *_: calibration.Calibration(50e9, rates, pieces, 0))
     else:
         monkeypatch.setenv("CACHECORE_CUDA_SWAP", request.param)
     return str(request.param)
@@ -96,6 +97,35 @@ def test_a_block_goes_out_and_comes_back(gpu: torch.device, way: str, memcpy: st
         assert torch.equal(row[300:].flip(0), was)
         assert not row[:300].any()
     assert way in {copy.direction: copy.path for copy in engine.stats().groups[0].copies}["swap_out"]
+    engine.close()
+
+
+@pytest.mark.parametrize("pages", [1, 2])
+def test_a_block_that_is_one_run_goes_whole(
+    gpu: torch.device, pages: int, memcpy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 40 blocks of 1.2 MiB: some are queued before the rest
+    monkeypatch.delenv("CACHECORE_CUDA_SWAP", raising=False)
+    pieces = {str(run): 60e9 for run in calibration._PIECES}
+    rates = {str(run): 1e9 for run in calibration._RUNS}
+    monkeypatch.setattr(swap, "calibration", lambda *_: calibration.Calibration(50e9, rates, pieces, 1 << 40))
+    specs = [*rows_spec(64, 16384 // pages), *rows_spec(5, 48, "short")]
+    plans = plan_set(specs, pages, tokens=1, hints=LayoutHints(one_run_per_block=True))
+    engine = open_gpu(plans, 80, 40)
+    pool, host = engine.allocation().pools[0].random_(0, 256), engine.allocation(host=True).pools[0]
+    kept = pool.view(80, -1)[:40].clone()
+    there = random.Random(1).sample(range(40), 40)
+
+    engine.swap_out(BlockPairs(range(40), there)).wait()
+    pool.view(80, -1)[:40] = 0
+    engine.swap_in(BlockPairs(there, range(79, 39, -1))).synchronize()
+
+    assert torch.equal(pool.view(80, -1)[40:].flip(0), kept)
+    assert torch.equal(host.view(40, -1)[there], kept.cpu())
+    copies = {copy.direction: copy for copy in engine.stats().groups[0].copies}
+    assert copies["swap_in"].path.startswith("cuda:whole")
+    assert copies["swap_out"].path.startswith("cuda:whole")
+    assert "one run" in copies["swap_out"].reason
     engine.close()
 
 

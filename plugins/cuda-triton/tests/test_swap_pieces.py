@@ -7,10 +7,11 @@ import random
 from array import array
 from threading import RLock
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
-from cachecore_cuda_triton import carry, staged
+from cachecore_cuda_triton import carry, driver, pitched, staged
 from cachecore_cuda_triton.carry import Carrier
 from cachecore_cuda_triton.launch import upload_ids
 from cachecore_cuda_triton.pitched import PitchedCopies
@@ -85,6 +86,34 @@ def test_pitched_rows(host_driver: None, drawn: tuple, data: st.DataObject) -> N
     PitchedCopies(segments, [pool.data_ptr() for pool in src], [pool.data_ptr() for pool in dst]).queue(pairs, 0)
 
     assert all(torch.equal(one, two) for one, two in zip(dst, expected, strict=True))
+
+
+def test_some_blocks_are_queued_before_the_rest(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    # 20 blocks of 64 bytes in one run each, and of two rows: an eighth first, so that the link need not wait
+    asked: list[tuple[str, int]] = []
+    for name, words in (("copy_pieces", 1), ("copy_rows", driver.ROW_OP_WORDS)):
+        real = getattr(pitched, name)
+
+        def counted(first: array[int], *rest: object, real: Any = real, name: str = name, words: int = words) -> None:
+            asked.append((name, len(first) // words))
+            real(first, *rest)
+
+        monkeypatch.setattr(pitched, name, counted)
+    monkeypatch.setattr(pitched, "_WORTH_TWO", 20 * 64)
+    device, host = torch.randint(0, 256, (20, 64), dtype=torch.uint8), torch.zeros(20, 64, dtype=torch.uint8)
+    ends, pairs = ([device.data_ptr()], [host.data_ptr()]), BlockPairs(range(20), range(19, -1, -1))
+
+    PitchedCopies([CopySegment(0, 0, 64, 64, 0, 0, 64, 64, 64, 1)], *ends).queue(pairs, 0)
+    assert torch.equal(host.flip(0), device)
+    host.zero_()
+    rows = [CopySegment(0, at, 64, 64, 0, at, 64, 64, 16, 1) for at in (0, 32)]
+    monkeypatch.setattr(pitched, "_WORTH_TWO", 20 * 32)
+    PitchedCopies(rows, *ends).queue(pairs, 0)
+
+    assert torch.equal(host.flip(0)[:, :16], device[:, :16])
+    assert torch.equal(host.flip(0)[:, 32:48], device[:, 32:48])
+    assert not host[:, 16:32].any()
+    assert asked == [("copy_pieces", 2), ("copy_pieces", 18), ("copy_rows", 2), ("copy_rows", 18)]
 
 
 class HostRing:

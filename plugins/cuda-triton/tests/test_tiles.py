@@ -56,6 +56,21 @@ def test_pages_of_a_segment_become_runs() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("lengths", "tiles_first"),
+    [
+        ([1 << 19], True),
+        ([(1 << 19) - 16], False),
+        ([1 << 20, 1 << 18, 1 << 18], True),
+        ([1 << 19, 1 << 18, 1 << 18], False),
+    ],
+)
+def test_tiles_go_first_where_most_bytes_stand_in_long_runs(lengths: list[int], tiles_first: bool) -> None:
+    runs = [Run(1 << 20, 1 << 21, 4096, 4096, length) for length in lengths]
+
+    assert tile_table(runs, CPU, 4096).tiles_first is tiles_first
+
+
 def test_nothing_to_move_is_an_empty_table() -> None:
     table = tile_table([], CPU, 4096)
 

@@ -28,12 +28,16 @@ from cachecore_cuda_triton.tiles import Run, tile_table
 __all__ = ["DIRECT_PROGRAMS", "WAYS", "Calibration", "calibrate", "calibration", "calibration_file", "forced_way"]
 
 WAYS = ("staged", "pitched", "direct")
+"""What can be forced. A block that is one run goes *whole* where others go pitched: there are no rows to space."""
 
 DIRECT_PROGRAMS = 16
 """Programs of the direct kernel: enough for the link, few enough to leave the model its multiprocessors."""
 
 _RUNS = tuple(1 << power for power in range(11, 19))
 """Row lengths that are tried: 2 to 256 KiB."""
+
+_PIECES = tuple(1 << power for power in range(14, 23))
+"""Lengths that are tried of blocks that are one run: 16 KiB to 4 MiB."""
 
 _SMALL = tuple(1 << power for power in range(16, 23))
 """Payloads that are tried directly: 64 KiB to 4 MiB."""
@@ -46,29 +50,45 @@ _IN_THE_WAY = 1.15
 """Staging must be this much faster to be worth the multiprocessors it takes from the model."""
 
 
+ONE_RUN = "a plan with LayoutHints(one_run_per_block=True) moves whole blocks"
+
+
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """One direction: bytes a second of staging, of pitched rows by their length, and the direct kernel's reach."""
+    """One direction: bytes a second of each way, by length where that counts, and the direct kernel's reach.
+
+    ``pitched`` is told of rows and ``pieces`` of blocks that are one run, both by the copy engines alone.
+    """
 
     staged: float
     pitched: Mapping[str, float]
+    pieces: Mapping[str, float]
     direct_nbytes: int
 
-    def is_pitched(self, length: int) -> bool:
-        """Whether rows of ``length`` bytes go pitched: staging is taken where it is clearly faster."""
-        return _IN_THE_WAY * self._pitched(length) >= self.staged
+    def takes_engines(self, length: int, *, one_run: bool) -> bool:
+        """Whether runs of ``length`` bytes go by the engines alone: staging is taken where it is clearly faster."""
+        return _IN_THE_WAY * self._engines(length, one_run=one_run) >= self.staged
 
     def way(self, runs: Sequence[tuple[int, int]]) -> tuple[str, str]:
-        """The way for blocks made of ``(row length, rows)``, and the reason."""
-        block = sum(length * rows for length, rows in runs)
-        pitched = block / max(1e-9, sum(length * rows / self._pitched(length) for length, rows in runs if length))
-        ways = {"pitched" if self.is_pitched(length) else "staged" for length, _ in runs} or {"staged"}
-        told = f"{pitched / 1e9:.1f} GB/s measured of pitched rows like these, {self.staged / 1e9:.1f} of staging"
-        return "+".join(sorted(ways)), told + (", row length by row length" if len(ways) > 1 else "")
+        """The way for blocks made of ``(run length, runs)``, and the reason."""
+        one_run = len(runs) == 1 and runs[0][1] == 1
+        block = sum(length * count for length, count in runs)
+        seconds = sum(length * count / self._engines(length, one_run=one_run) for length, count in runs if length)
+        engines, staged = block / max(1e-9, seconds) / 1e9, self.staged / 1e9
+        if one_run:
+            way = "whole" if self.takes_engines(block, one_run=True) else "staged"
+            return way, f"a block is one run; {engines:.1f} GB/s measured of runs like this, {staged:.1f} of staging"
+        ways = {"pitched" if self.takes_engines(length, one_run=False) else "staged" for length, _ in runs} or {
+            "staged"
+        }
+        told = f"{engines:.1f} GB/s measured of pitched rows like these, {staged:.1f} of staging"
+        return "+".join(sorted(ways)), told + (", row length by row length" if len(ways) > 1 else "") + f"; {ONE_RUN}"
 
-    def _pitched(self, length: int) -> float:
-        known = [run for run in _RUNS if run <= length]
-        return self.pitched[str(known[-1] if known else _RUNS[0])] * (1.0 if known else length / _RUNS[0])
+    def _engines(self, length: int, *, one_run: bool) -> float:
+        rates = self.pieces if one_run else self.pitched
+        tried = _PIECES if one_run else _RUNS
+        known = [run for run in tried if run <= length]
+        return rates[str(known[-1] if known else tried[0])] * (1.0 if known else length / tried[0])
 
 
 def forced_way() -> str | None:
@@ -127,29 +147,28 @@ class _Bench:
 
     def calibration(self) -> Calibration:
         """Every way of this direction."""
-        pitched = {}
-        for run in _RUNS:
-            queue, nbytes = self.pitched(run)
-            pitched[str(run)] = self.rate(queue, nbytes)
+        pitched = {str(run): self.rate(*self.engines(run, _ROWS)) for run in _RUNS}
+        pieces = {str(run): self.rate(*self.engines(run, 1)) for run in _PIECES}
         reach = 0
         for nbytes in _SMALL:
             direct = self.rate(partial(self.direct, nbytes), nbytes)
             if direct < max(self.rate(partial(self.staged, nbytes), nbytes), pitched[str(self._run)]):
                 break
             reach = nbytes
-        return Calibration(self.rate(partial(self.staged, _PAYLOAD), _PAYLOAD), pitched, reach)
+        return Calibration(self.rate(partial(self.staged, _PAYLOAD), _PAYLOAD), pitched, pieces, reach)
 
-    def pitched(self, run: int) -> tuple[Callable[[], None], int]:
-        """What queues blocks of 64 rows of ``run`` bytes, as many as fit the payload, and their bytes."""
+    def engines(self, run: int, rows: int) -> tuple[Callable[[], None], int]:
+        """What queues blocks of ``rows`` rows of ``run`` bytes, as many as fit the payload, and their bytes."""
+        stride = run if rows > 1 else 2 * run  # rows of neighbouring blocks are neighbours; whole blocks here are not
         segments = []
-        for row in range(_ROWS):
-            device, host = (0, row * _PITCH, run, run), (0, row * run, _ROWS * run, run)
+        for row in range(rows):
+            device, host = (0, row * _PITCH, stride, run), (0, row * run, rows * run, run)
             segments.append(CopySegment(*device, *host, run, 1) if self._out else CopySegment(*host, *device, run, 1))
         ends = [self._rows.data_ptr()], [self._host.data_ptr()]
         copies = PitchedCopies(segments, *(ends if self._out else reversed(ends)))
-        num_blocks = max(1, _PAYLOAD // (_ROWS * run))
+        num_blocks = max(1, _PAYLOAD // (rows * run))
         pairs = BlockPairs(range(num_blocks), range(num_blocks))
-        return lambda: copies.queue(pairs, self._stream.cuda_stream), num_blocks * _ROWS * run
+        return lambda: copies.queue(pairs, self._stream.cuda_stream), num_blocks * rows * run
 
     def staged(self, nbytes: int) -> None:
         ids = self._ids[:, : nbytes // self._run].contiguous()
@@ -192,7 +211,10 @@ def _load(key: str) -> dict[str, Calibration] | None:
     try:
         kept = json.loads(calibration_file().read_text())[key]
         found = {direction: Calibration(**kept[direction]) for direction in ("in", "out")}
-        complete = all(set(one.pitched) == set(map(str, _RUNS)) for one in found.values())
+        complete = all(
+            set(one.pitched) == set(map(str, _RUNS)) and set(one.pieces) == set(map(str, _PIECES))
+            for one in found.values()
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # nothing was kept, or something unreadable: it is measured again
     return found if complete else None

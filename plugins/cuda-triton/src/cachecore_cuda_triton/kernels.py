@@ -66,10 +66,20 @@ def _copy_words(table, at, to, nbytes, TILE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["first"], do_not_specialize_on_alignment=_IDS)
-def copy_tiles(table, src_ids, dst_ids, first, WIDTHS: tl.constexpr, TILE: tl.constexpr):
-    """A program a pair (axis x, which has no limit) and tile (axis y); a negative id is skipped."""
-    tile = table + (first + tl.program_id(1)).to(tl.int64) * 6
-    pair = tl.program_id(0).to(tl.int64)
+def copy_tiles(table, src_ids, dst_ids, first, WIDTHS: tl.constexpr, TILE: tl.constexpr, TILES_FIRST: tl.constexpr):
+    """A program a pair and tile; a negative id is skipped.
+
+    Neighbouring programs (axis x, which has no limit) take neighbouring tiles of one pair where
+    ``TILES_FIRST``, else one tile of all pairs; axis y, counted from ``first``, is the other.
+    """
+    inner = tl.program_id(0).to(tl.int64)
+    outer = (first + tl.program_id(1)).to(tl.int64)
+    if TILES_FIRST:
+        tile = table + inner * 6
+        pair = outer
+    else:
+        tile = table + outer * 6
+        pair = inner
     src = tl.load(src_ids + pair)
     dst = tl.load(dst_ids + pair)
     _copy_tile(table, tile, src, dst, WIDTHS, TILE)

@@ -35,9 +35,10 @@ _MAX_AXIS_Y = 65535
 
 
 def compile_ahead(table: TileTable, which: str) -> None:
-    """Compile ``"copy"``, ``"few"`` or ``"zero"`` for ``table`` now, so that no step waits for a compiler."""
+    """Compile ``"copy"`` or ``"few"`` for ``table`` now, so that no step waits for a compiler."""
     if table.num_tiles:
-        _compiled(which, table.widths, table.device)
+        order = "tiles" if table.tiles_first else "pairs"
+        _compiled(order if which == "copy" else which, table.widths, table.device)
 
 
 def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, count: int | None = None) -> None:
@@ -49,10 +50,15 @@ def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, c
     count = num_pairs if count is None else count
     if not table.num_tiles or not count:
         return
-    kernel = _compiled("copy", table.widths, table.device)
-    if kernel is None:
+    if table.device.type != "cuda":
         some = ids[:, start : start + count].contiguous()
-        copy_tiles[(count, table.num_tiles)](table.tiles, some[0], some[1], 0, WIDTHS=table.widths, TILE=TILE_NBYTES)
+        for grid, first in _grids(table, count):
+            copy_tiles[grid](
+                *(table.tiles, some[0], some[1], first),
+                WIDTHS=table.widths,
+                TILE=TILE_NBYTES,
+                TILES_FIRST=table.tiles_first,
+            )
         return
     src = ids.data_ptr() + 8 * start
     launch_copy_at(table, src, src + 8 * num_pairs, count, stream)
@@ -60,11 +66,20 @@ def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, c
 
 def launch_copy_at(table: TileTable, src_ids: int, dst_ids: int, count: int, stream: int) -> None:
     """As :func:`launch_copy` with the device addresses of ``count`` sources and destinations."""
-    kernel = _compiled("copy", table.widths, table.device)
-    for first in range(0, table.num_tiles, _MAX_AXIS_Y):
-        kernel[count, min(_MAX_AXIS_Y, table.num_tiles - first), 1](
-            table.address, src_ids, dst_ids, first, table.widths, TILE_NBYTES, stream=stream
+    kernel = _compiled("tiles" if table.tiles_first else "pairs", table.widths, table.device)
+    for grid, first in _grids(table, count):
+        kernel[grid](
+            table.address, src_ids, dst_ids, first, table.widths, TILE_NBYTES, table.tiles_first, stream=stream
         )
+
+
+def _grids(table: TileTable, count: int) -> list[tuple[tuple[int, int, int], int]]:
+    """Grids of a copy of ``count`` pairs, and where the y axis of each begins: that axis alone has a limit."""
+    inner, outer = (table.num_tiles, count) if table.tiles_first else (count, table.num_tiles)
+    if outer <= _MAX_AXIS_Y:
+        return [((inner, outer, 1), 0)]
+    starts = range(0, outer, _MAX_AXIS_Y)
+    return [((inner, min(_MAX_AXIS_Y, outer - first), 1), first) for first in starts]
 
 
 def copy_host_pairs(
@@ -122,8 +137,8 @@ def _compiled(which: str, widths: int, device: torch.device) -> Any:
     some = torch.empty(2, dtype=torch.int64, device=device)
     options = {"WIDTHS": widths, "TILE": TILE_NBYTES, "num_warps": NUM_WARPS, "grid": (1,)}
     with torch.cuda.device(device):
-        if which == "copy":
-            return copy_tiles.warmup(some, some, some, 0, **options)
+        if which in ("tiles", "pairs"):
+            return copy_tiles.warmup(some, some, some, 0, TILES_FIRST=which == "tiles", **options)
         if which == "few":
             # Above 32 bits, so that it is compiled for 64.
             return copy_few.warmup(some, some, some, 1, 1 << 40, **options)

@@ -1,9 +1,10 @@
 """Swaps between the device and page-locked host memory, each direction on streams of its own.
 
-Three ways: *pitched*, the copy engines take scattered rows themselves; *staged*, a kernel gathers a
-chunk of blocks into staging memory and the engines carry it in long runs; *direct*, a kernel of few
-programs reads or writes the host's memory. The calibration says which, for the rows at hand: long rows
-of a block may go pitched while its short ones are staged.
+Four ways: *whole*, a block that is one run on both sides is a piece of one batch for the copy engines;
+*pitched*, the engines take scattered rows themselves; *staged*, a kernel gathers a chunk of blocks into
+staging memory and the engines carry it in long runs; *direct*, a kernel of few programs reads or writes
+the host's memory. The calibration says which, for the rows at hand: long rows of a block may go pitched
+while its short ones are staged.
 """
 
 from __future__ import annotations
@@ -45,14 +46,18 @@ class CudaSwap(BlockCacheCopy):
         self._block_nbytes = context.block_nbytes
         self._each = why_each()
         forced = forced_way()
+        runs = [(segment.nbytes, segment.num_pages) for segment in context.segments]
+        one_run = len(runs) == 1 and runs[0][1] == 1
         if forced is not None:
-            pitched = [forced == "pitched"] * len(context.segments)
-            self._way, self._why = forced, f"forced by CACHECORE_CUDA_SWAP={forced}"
+            pitched = [forced == "pitched"] * len(runs)
+            self._way = "whole" if one_run and forced == "pitched" else forced
+            self._why = f"forced by CACHECORE_CUDA_SWAP={forced}"
         else:
             measured = calibration(self._device, direction)
-            pitched = [measured.is_pitched(segment.nbytes) for segment in context.segments]
-            self._direct_nbytes = measured.direct_nbytes
-            self._way, self._why = measured.way([(segment.nbytes, segment.num_pages) for segment in context.segments])
+            pitched = [measured.takes_engines(length, one_run=one_run) for length, _ in runs]
+            self._way, self._why = measured.way(runs)
+            if self._way != "whole":  # the engines start as soon as a kernel does, and take no multiprocessor
+                self._direct_nbytes = measured.direct_nbytes
         long = [segment for segment, yes in zip(context.segments, pitched, strict=True) if yes]
         short = [segment for segment, yes in zip(context.segments, pitched, strict=True) if not yes]
         self._pitched = PitchedCopies(long, src, dst) if long else None

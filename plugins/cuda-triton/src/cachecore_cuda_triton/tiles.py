@@ -18,6 +18,10 @@ WIDTHS = (16, 4, 1)
 """Bytes that one access may take, widest first."""
 
 
+_LONG_RUN = 1 << 19
+"""Bytes of a run from which a copy goes through it tile by tile instead of pair by pair. Measured: ``NOTES.md``."""
+
+
 class Run(NamedTuple):
     """Bytes of every block: addresses of block 0 and the distance of two blocks, on both sides."""
 
@@ -30,11 +34,15 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TileTable:
-    """``tiles`` is ``int64[num_tiles, 6]`` on ``device``; ``widths`` adds up the access widths that occur."""
+    """``tiles`` is ``int64[num_tiles, 6]`` on ``device``; ``widths`` adds up the access widths that occur.
+
+    ``tiles_first``: neighbouring tiles mostly stand side by side, so whoever copies takes them in order.
+    """
 
     tiles: Tensor
     num_tiles: int
     widths: int
+    tiles_first: bool
     address: int
     device: torch.device
 
@@ -57,7 +65,9 @@ def runs_of(segments: Iterable[CopySegment], src_pools: Sequence[int], dst_pools
 def tile_table(runs: Iterable[Run], device: torch.device, tile_nbytes: int) -> TileTable:
     """Cut every run at ``tile_nbytes``; bytes that the widest access cannot take become tiles of their own."""
     cut: list[tuple[int, int, int, int, int, int]] = []
+    in_long_runs = 0
     for run in runs:
+        in_long_runs += run.nbytes if run.nbytes >= _LONG_RUN else -run.nbytes
         done = 0
         for width, nbytes in _widths(run):
             for start in range(done, done + nbytes, tile_nbytes):
@@ -69,7 +79,7 @@ def tile_table(runs: Iterable[Run], device: torch.device, tile_nbytes: int) -> T
     rows = [(src - base, dst - base, *rest) for src, dst, *rest in cut]
     if rows:
         table.copy_(torch.tensor(rows, dtype=torch.int64))
-    return TileTable(table, len(cut), sum({row[5] for row in cut}), base, device)
+    return TileTable(table, len(cut), sum({row[5] for row in cut}), in_long_runs > 0, base, device)
 
 
 def _widths(run: Run) -> list[tuple[int, int]]:

@@ -8,6 +8,7 @@ from cachecore import (
     BlockCacheGeometry,
     CachePlanSet,
     CacheTensorSpec,
+    LayoutHints,
     LayoutPolicy,
     plan_from_specs,
 )
@@ -40,8 +41,8 @@ class Scenario:
         """Bytes of a run, on average."""
         return self.block_nbytes // sum(count for count, _ in self.runs)
 
-    def plans(self, policy: LayoutPolicy, device: str, backend: str) -> CachePlanSet:
-        """One group with a row pool for each entry of ``pools``; the host tier is block-major."""
+    def plans(self, policy: LayoutPolicy, device: str, backend: str, hints: LayoutHints | None = None) -> CachePlanSet:
+        """One group with a row pool for each entry of ``pools``, or as ``hints`` ask; the host tier is block-major."""
         specs = [
             CacheTensorSpec(
                 name=f"pool_{number}",
@@ -52,7 +53,7 @@ class Scenario:
             )
             for number, (rows, page) in enumerate(self.pools)
         ]
-        plan = plan_from_specs(specs, BlockCacheGeometry(self.pages_per_block, 1), policy)
+        plan = plan_from_specs(specs, BlockCacheGeometry(self.pages_per_block, 1), policy, hints=hints)
         return CachePlanSet((plan,), device, backend)
 
 
