@@ -16,7 +16,7 @@ from cachecore_cuda_triton.paged_attention import DecodeTiling, paged_decode_att
 from cachecore_torch_default import TorchBackend
 
 from cachecore import BlockCacheGeometry, CacheTensorSpec, DeviceSpec, StandardLayoutPolicy, plan_from_specs
-from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
+from cachecore.layout_kinds import contiguous_layout, packed_layout, page_major_layout, row_layout
 
 DEVICE = torch.device("cuda", 0)
 HEADS, KV_HEADS, DIM, PAGE, PAGES = 32, 8, 128, 16, 4
@@ -24,7 +24,7 @@ LAYOUTS = {
     "packed": packed_layout,
     "row": row_layout,
     "contiguous": contiguous_layout,
-    "block-major": partial(block_major_layout, pages_per_block=PAGES),
+    "page-major": page_major_layout,
 }
 TOKEN_NBYTES = 2 * KV_HEADS * DIM * 2
 """Keys and values of one token of one layer, in two bytes each."""

@@ -53,7 +53,7 @@ def registry() -> PluginRegistry:
 def open_scenario(name: str, num_blocks: int, num_host: int, layout: str) -> CacheEngine:
     found = registry()
     backend = found.select("cuda").chosen.info.load()
-    hints = LayoutHints(one_run_per_block=layout == "block-major")
+    hints = LayoutHints(one_run_per_block=layout == "one-run")
     plans = SCENARIOS[name].plans(StandardLayoutPolicy(), "cuda", backend.name, hints)
     return CacheEngine(
         plans, num_blocks, backend=backend, copies=found.copy_infos(), device="cuda:0", host_counts=num_host
@@ -149,6 +149,11 @@ def pages_of(engine: CacheEngine) -> int:
     return plan.pages_per_unit // plan.layout.pages_per_entry
 
 
+def dropped(nbytes: int, contiguous: float, limit: float) -> bool:
+    """Whether torch's own copy is not at its best: it falls to 2.7 TB/s for some sizes above 512 MB."""
+    return nbytes > 256 << 20 and contiguous < 0.9 * limit
+
+
 def bench_copy(name: str, counts: list[int], limit: float, compact: bool, layout: str) -> None:
     scenario = SCENARIOS[name]
     num_blocks = 2 * max(counts) if compact else max(2 * max(counts), min(4096, (4 << 30) // scenario.block_nbytes))
@@ -178,6 +183,7 @@ def bench_copy(name: str, counts: list[int], limit: float, compact: bool, layout
         for way, call in ways.items():
             seconds = graph_seconds(call, repeats)
             rate = moved / seconds / 1e9
+            bound = limit if dropped(moved // 2, contiguous, limit) else contiguous
             RESULTS.append(
                 {
                     "what": "copy",
@@ -189,15 +195,13 @@ def bench_copy(name: str, counts: list[int], limit: float, compact: bool, layout
                     "gb_per_s": rate,
                     "limit_gb_per_s": limit,
                     "contiguous_gb_per_s": contiguous,
-                    "ratio": rate / limit,
-                    "ratio_contiguous": rate / contiguous if contiguous else None,
+                    "ratio": rate / bound,
                     "submit_s": submit if way == "fused" else None,
                     "submit_host_ids_s": submit_host if way == "fused" else None,
                 }
             )
             print(
-                f"copy {layout:11} {name:24} {count:4} {way:36} {rate:7.0f} GB/s  {rate / limit:5.3f} of 4 GiB, "
-                f"{rate / contiguous if contiguous else 0:5.3f} of contiguous  "
+                f"copy {layout:8} {name:24} {count:4} {way:36} {rate:7.0f} GB/s  {rate / bound:5.3f} of {bound:5.0f}  "
                 f"{submit * 1e6:5.1f}/{submit_host * 1e6:5.1f} us",
                 flush=True,
             )
@@ -339,7 +343,7 @@ def bench_swap(name: str, found: dict[str, float], forced: str, layout: str, num
             }
         )  # fmt: skip
         print(
-            f"swap {layout:11} {name:24} {way:4} {rate:6.1f} GB/s {rate / limit:5.3f}; "
+            f"swap {layout:8} {name:24} {way:4} {rate:6.1f} GB/s {rate / limit:5.3f}; "
             f"beside matmul {with_model / limit:5.3f}, matmul x{median(beside) / median(alone):5.3f}; "
             f"submit {median(submits[2:]) * 1e6:5.0f} us ({median(submits[2:]) / seconds:5.1%}) {path}",
             flush=True,
@@ -361,8 +365,8 @@ def main() -> None:
     parser.add_argument(
         "--layouts",
         type=lambda text: text.split(","),
-        default=["rows", "block-major"],
-        help="rows: a pool for each size of row; block-major: one pool, a block is one run (one_run_per_block)",
+        default=["rows", "one-run"],
+        help="rows: a pool for each size of row; one-run: one pool, and a block is one run of it (one_run_per_block)",
     )
     options = parser.parse_args()
     found = limits()

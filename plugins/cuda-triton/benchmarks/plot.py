@@ -11,9 +11,10 @@ import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
 WAYS = {
-    "fused": ("one launch for all pools", "#1f77b4"),
-    "launch a pool, bytewise": ("one launch a pool, byte by byte", "#aec7e8"),
-    "index_select + index_copy_": ("index_select, index_copy_", "#c7c7c7"),
+    ("one-run", "fused"): ("a block in one run", "#08519c"),
+    ("rows", "fused"): ("pools of rows, one launch for all", "#4292c6"),
+    ("rows", "launch a pool, bytewise"): ("a launch a pool, byte by byte", "#9ecae1"),
+    ("rows", "index_select + index_copy_"): ("index_select, index_copy_", "#c7c7c7"),
 }
 SIDES = {"alone": ("ratio", "#1f77b4"), "beside a product of 8192³": ("ratio_beside", "#ff7f0e")}
 
@@ -35,13 +36,13 @@ def bars(axes: Axes, labels: list[str], series: dict[str, tuple[str, list[float]
 
 def draw_copies(axes: Axes, rows: list[dict[str, Any]]) -> None:
     cases = sorted({(row["scenario"], row["num_pairs"]) for row in rows if row["num_pairs"] >= 64})
-    by = {(row["scenario"], row["num_pairs"], row["path"]): row for row in rows}
+    by = {(row["scenario"], row["num_pairs"], row["layout"], row["path"]): row for row in rows}
     series = {
-        label: (color, [by[(*case, way)]["ratio"] for case in cases])
+        label: (color, [by[(*case, *way)]["ratio"] for case in cases])
         for way, (label, color) in WAYS.items()
-        if all((*case, way) in by for case in cases)
+        if all((*case, *way) in by for case in cases)
     }
-    small = [by[(*case, "fused")]["nbytes"] < 64 << 20 for case in cases]
+    small = [by[(*case, "rows", "fused")]["nbytes"] < 64 << 20 for case in cases]
     bars(axes, [f"{name}, {pairs} pairs" for name, pairs in cases], series, [0.88 if one else 0.95 for one in small])
     axes.set_title("block copy, part of a contiguous copy's rate", fontsize=9)
 

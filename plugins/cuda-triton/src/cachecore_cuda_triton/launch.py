@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from threading import local
@@ -36,7 +37,7 @@ _MAX_AXIS_Y = 65535
 
 def compile_ahead(table: TileTable, which: str) -> None:
     """Compile ``"copy"`` or ``"few"`` for ``table`` now, so that no step waits for a compiler."""
-    if table.num_tiles:
+    if table.num_tiles and table.device.type == "cuda":
         order = "tiles" if table.tiles_first else "pairs"
         _compiled(order if which == "copy" else which, table.widths, table.device)
 
@@ -66,18 +67,18 @@ def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, c
 
 def launch_copy_at(table: TileTable, src_ids: int, dst_ids: int, count: int, stream: int) -> None:
     """As :func:`launch_copy` with the device addresses of ``count`` sources and destinations."""
-    kernel = _compiled("tiles" if table.tiles_first else "pairs", table.widths, table.device)
-    for grid, first in _grids(table, count):
-        kernel[grid](
-            table.address, src_ids, dst_ids, first, table.widths, TILE_NBYTES, table.tiles_first, stream=stream
+    launch = _compiled("tiles" if table.tiles_first else "pairs", table.widths, table.device)
+    for (inner, outer, _), first in _grids(table, count):
+        launch(
+            inner, outer, stream, table.address, src_ids, dst_ids, first, table.widths, TILE_NBYTES, table.tiles_first
         )
 
 
-def _grids(table: TileTable, count: int) -> list[tuple[tuple[int, int, int], int]]:
+def _grids(table: TileTable, count: int) -> Sequence[tuple[tuple[int, int, int], int]]:
     """Grids of a copy of ``count`` pairs, and where the y axis of each begins: that axis alone has a limit."""
     inner, outer = (table.num_tiles, count) if table.tiles_first else (count, table.num_tiles)
     if outer <= _MAX_AXIS_Y:
-        return [((inner, outer, 1), 0)]
+        return (((inner, outer, 1), 0),)
     starts = range(0, outer, _MAX_AXIS_Y)
     return [((inner, min(_MAX_AXIS_Y, outer - first), 1), first) for first in starts]
 
@@ -105,44 +106,52 @@ def launch_copy_few(table: TileTable, ids: Tensor, stream: int, *, num_programs:
     total = table.num_tiles * num_pairs
     if not total:
         return
-    kernel = _compiled("few", table.widths, table.device)
-    grid = (min(total, num_programs), 1, 1)
+    programs = min(total, num_programs)
     counts = table.num_tiles, total
-    if kernel is None:
-        copy_few[grid](table.tiles, ids[0], ids[1], *counts, WIDTHS=table.widths, TILE=TILE_NBYTES)
+    if table.device.type != "cuda":
+        copy_few[programs, 1, 1](table.tiles, ids[0], ids[1], *counts, WIDTHS=table.widths, TILE=TILE_NBYTES)
         return
     src = ids.data_ptr()
-    kernel[grid](table.address, src, src + 8 * num_pairs, *counts, table.widths, TILE_NBYTES, stream=stream)
+    launch = _compiled("few", table.widths, table.device)
+    launch(programs, 1, stream, table.address, src, src + 8 * num_pairs, *counts, table.widths, TILE_NBYTES)
 
 
 def launch_zero(table: TileTable, ids: Tensor, stream: int) -> None:
     """Zero the tiles of every entry in ``ids`` (contiguous ``int64[n]``) on ``stream``."""
     if not table.num_tiles or not ids.numel():
         return
-    kernel = _compiled("zero", table.widths, table.device)
-    if kernel is None:
+    if table.device.type != "cuda":
         zero_tiles[(ids.numel(), table.num_tiles)](table.tiles, ids, 0, WIDTHS=table.widths, TILE=TILE_NBYTES)
         return
+    launch = _compiled("zero", table.widths, table.device)
     for first in range(0, table.num_tiles, _MAX_AXIS_Y):
-        kernel[ids.numel(), min(_MAX_AXIS_Y, table.num_tiles - first), 1](
-            table.address, ids.data_ptr(), first, table.widths, TILE_NBYTES, stream=stream
-        )
+        tiles = min(_MAX_AXIS_Y, table.num_tiles - first)
+        launch(ids.numel(), tiles, stream, table.address, ids.data_ptr(), first, table.widths, TILE_NBYTES)
 
 
 @cache
-def _compiled(which: str, widths: int, device: torch.device) -> Any:
-    """The kernel for one set of widths, compiled and loaded; None under the interpreter."""
-    if device.type != "cuda":
-        return None
+def _compiled(which: str, widths: int, device: torch.device) -> Callable[..., object]:
+    """``launch(x, y, stream, *arguments)`` of the kernel for one set of widths, compiled and loaded.
+
+    Triton's own launcher, called without the closure and the hooks that ``kernel[grid]`` makes each time.
+    """
     some = torch.empty(2, dtype=torch.int64, device=device)
     options = {"WIDTHS": widths, "TILE": TILE_NBYTES, "num_warps": NUM_WARPS, "grid": (1,)}
     with torch.cuda.device(device):
         if which in ("tiles", "pairs"):
-            return copy_tiles.warmup(some, some, some, 0, TILES_FIRST=which == "tiles", **options)
-        if which == "few":
+            kernel = copy_tiles.warmup(some, some, some, 0, TILES_FIRST=which == "tiles", **options)
+        elif which == "few":
             # Above 32 bits, so that it is compiled for 64.
-            return copy_few.warmup(some, some, some, 1, 1 << 40, **options)
-        return zero_tiles.warmup(some, some, 0, **options)
+            kernel = copy_few.warmup(some, some, some, 1, 1 << 40, **options)
+        else:
+            kernel = zero_tiles.warmup(some, some, 0, **options)
+        run = kernel.run  # loads it
+    function, packed = kernel.function, kernel.packed_metadata
+
+    def launch(x: int, y: int, stream: int, *arguments: int) -> None:
+        run(x, y, 1, stream, function, packed, None, None, None, *arguments)
+
+    return launch
 
 
 _thread = local()
