@@ -13,7 +13,7 @@ import torch
 from cachecore_transformers import CachecoreCache, DecodeGraph, blocks_for, open_pool, plan_model
 from transformers import DynamicCache, StaticCache
 
-from cachecore import CacheCoreError, CachePlanSet, StandardLayoutPolicy, default_registry, plan_from_specs
+from cachecore import CacheCoreError, CachePlanSet, LayoutHints, StandardLayoutPolicy, default_registry, plan_from_specs
 from smollm2_demo.pair import wait_for
 from smollm2_demo.progress import Stage
 
@@ -59,11 +59,14 @@ def measure_decode_speed(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """One row a load and way. A way that fails has an ``error`` and no figures; the others go on."""
     model, loads = copy.deepcopy(loaded).to(DTYPE), LOADS
-    plans = plan_model(
-        model.config, block_size=block_size, kernel_block_size=kernel_block_size, dtype=DTYPE, device=device,
-        backend=backend,
+    plans, one_run = (
+        plan_model(
+            model.config, block_size=block_size, kernel_block_size=kernel_block_size, dtype=DTYPE, device=device,
+            backend=backend, hints=hints,
+        )
+        for hints in (LayoutHints(), LayoutHints(one_run_per_block=True))
     )  # fmt: skip
-    ways = _ways(plans, device, backend)
+    ways = _ways(plans, one_run, device, backend)
     # Captured ways last, for all loads: what fails there may take the device with it.
     order = [(load, way) for last in (False, True) for load in loads for way in ways if way.endswith(GRAPH) == last]
     expected: dict[Load, torch.Tensor] = {}
@@ -92,7 +95,9 @@ def _tokens(model: Any, load: Load) -> torch.Tensor:
     return torch.randint(3, model.config.vocab_size, shape, generator=generator).to(model.device)
 
 
-def _ways(plans: CachePlanSet, device: str, backend: str | None) -> dict[str, Callable[..., Run]]:
+def _ways(
+    plans: CachePlanSet, one_run: CachePlanSet, device: str, backend: str | None
+) -> dict[str, Callable[..., Run]]:
     def blocks(attention: str, layouts: CachePlanSet, *, graph: bool = False) -> Callable[..., Run]:
         def run(model: Any, ids: torch.Tensor, load: Load) -> Run:
             counts = blocks_for(layouts, num_sequences=load.num_sequences, max_tokens=ids.shape[1])
@@ -125,10 +130,12 @@ def _ways(plans: CachePlanSet, device: str, backend: str | None) -> dict[str, Ca
         "blocks, gathered": blocks("sdpa", plans),
         "blocks, paged, packed": blocks("cachecore", plans),
         "blocks, paged, contiguous": blocks("cachecore", dense),
+        "blocks, paged, one run a block": blocks("cachecore", one_run),
         "transformers, StaticCache": static(graph=False),
         "transformers, StaticCache, " + GRAPH: static(graph=True),
         "blocks, paged, packed, " + GRAPH: blocks("cachecore", plans, graph=True),
         "blocks, paged, contiguous, " + GRAPH: blocks("cachecore", dense, graph=True),
+        "blocks, paged, one run a block, " + GRAPH: blocks("cachecore", one_run, graph=True),
     }
 
 
@@ -212,11 +219,11 @@ def decode_speed_text(found: dict[str, Any]) -> Iterator[str]:
     for row in found["rows"]:
         load = f"{row['num_sequences']:3} x {row['num_tokens']}"
         if "error" in row:
-            yield f"  {load}  {row['way']:38} failed: {row['error']}"
+            yield f"  {load}  {row['way']:44} failed: {row['error']}"
             continue
         read_otherwise = "paged" in row["way"] and row["paths"] != ["paged"]
         paths = f"  [{'; '.join(row['paths'])}]" if read_otherwise else ""
         yield (
-            f"  {load}  {row['way']:38} {row['tokens_per_s']:10,.0f}  ({row['step_ms']:.2f} ms; "
+            f"  {load}  {row['way']:44} {row['tokens_per_s']:10,.0f}  ({row['step_ms']:.2f} ms; "
             f"{row['difference']:.1e}){paths}"
         )
