@@ -17,6 +17,7 @@ __all__ = [
     "contiguous_state_layout",
     "packed_layout",
     "packed_state_layout",
+    "page_major_layout",
     "row_layout",
 ]
 
@@ -62,13 +63,37 @@ def contiguous_layout(specs: Specs, *, base_alignment: int = BASE_ALIGNMENT) -> 
     return CacheLayout("contiguous", pools, _one_pool_each(specs))
 
 
+def page_major_layout(specs: Specs, *, base_alignment: int = BASE_ALIGNMENT) -> CacheLayout:
+    """One pool whose entry is a kernel page with all rows of all specs: a block's pages are one contiguous run.
+
+    For devices that swap, and whose kernels read rows at any stride. Rows of one index stand side by
+    side, the specs in order, so that K and V of a layer are neighbours. Each row is aligned for its
+    spec; rows of one index start aligned for the strictest, so that the rows of a spec are equally
+    spaced for as long as every spec has one.
+    """
+    held = [spec for spec in specs if spec.page_nbytes]
+    strictest = max((spec.alignment for spec in held), default=1)
+    slices: list[list[CacheSlice]] = [[CacheSlice(0, 0, 0, 0)] * spec.num_rows for spec in specs]
+    end = 0
+    for row in range(max((spec.num_rows for spec in held), default=0)):
+        end = _round_up(end, strictest)
+        for index, spec in enumerate(specs):
+            if spec.page_nbytes and row < spec.num_rows:
+                offset = _round_up(end, spec.alignment)
+                slices[index][row] = CacheSlice(0, 0, offset, spec.page_nbytes)
+                end = offset + spec.page_nbytes
+    pool = _aligned_pool(held, 1, end, base_alignment)
+    return CacheLayout("page-major", (pool,), tuple(map(tuple, slices)))
+
+
 def block_major_layout(
     specs: Specs, pages_per_block: int, *, like: CacheLayout | None = None, base_alignment: int = BASE_ALIGNMENT
 ) -> CacheLayout:
     """One pool whose entry is a whole block with all rows of all specs: a block is one contiguous run.
 
-    For the host tier and for transfers. Rows stand in the order they have in ``like`` (the device
-    layout), so that neighbours there stay neighbours and move as one run.
+    For the host tier and for transfers; kernels that index pages cannot read it. Rows stand in the
+    order they have in ``like`` (the device layout), so that neighbours there stay neighbours and move
+    as one run.
     """
     places = [(index, row) for index, spec in enumerate(specs) for row in range(spec.num_rows)]
     if like is not None:

@@ -19,6 +19,7 @@ from cachecore.layout_kinds import (
     contiguous_layout,
     packed_layout,
     packed_state_layout,
+    page_major_layout,
     row_layout,
 )
 from cachecore.meaning import positive
@@ -31,8 +32,9 @@ __all__ = ["KvStorage", "LayoutHints", "LayoutPolicy", "StandardLayoutPolicy"]
 class LayoutHints:
     """What a caller such as a transfer needs of a layout.
 
-    ``one_run_per_block`` asks for a block that is one contiguous run; ``base_alignment`` (bytes, a
-    power of two) for the start of every pool, 2 MiB for some transfers.
+    ``one_run_per_block`` asks for a block that is one contiguous run on the device, which a swap
+    moves as fast as the link allows; ``base_alignment`` (bytes, a power of two) for the start of
+    every pool, 2 MiB for some transfers.
     """
 
     one_run_per_block: bool = False
@@ -99,7 +101,13 @@ class LayoutPolicy(ABC):
         device_layout: CacheLayout,
         hints: LayoutHints,
     ) -> CacheLayout:
-        """The host tier's layout: block-major unless the device cannot gather into it."""
+        """The device's own layout where a block is one run there, which then moves as one; else block-major.
+
+        Unless one run was asked for, padding of more than a sixteenth is not taken over: the host tier would
+        hold fewer blocks.
+        """
+        if _moves_whole(device_layout, hints):
+            return device_layout
         return block_major_layout(
             specs, geometry.pages_per_block, like=device_layout, base_alignment=hints.base_alignment
         )
@@ -107,7 +115,9 @@ class LayoutPolicy(ABC):
     def select_state_host_layout(
         self, specs: Sequence[CacheTensorSpec], device_layout: CacheLayout, hints: LayoutHints
     ) -> CacheLayout:
-        """The host tier's layout of a state group: a slot is one contiguous run."""
+        """The host tier's layout of a state group, by the same rule: a slot is one contiguous run."""
+        if _moves_whole(device_layout, hints):
+            return device_layout
         return block_major_layout(specs, 1, like=device_layout, base_alignment=hints.base_alignment)
 
     def kv_order(self, format: str) -> tuple[str, ...]:
@@ -131,12 +141,12 @@ class StandardLayoutPolicy(LayoutPolicy):
     """
 
     name = "standard"
-    version = "1"
+    version = "2"
 
     def select_block_layout(
         self, specs: Sequence[CacheTensorSpec], geometry: BlockCacheGeometry, hints: LayoutHints
     ) -> CacheLayout:
-        """Packed, row and contiguous runs; one block-major pool when the caller needs one run a block."""
+        """Packed, row and contiguous runs; one page-major pool when the caller needs one run a block."""
         if hints.one_run_per_block:
             dense = [spec.name for spec in specs if spec.per_row_contiguous]
             if dense:
@@ -145,7 +155,7 @@ class StandardLayoutPolicy(LayoutPolicy):
                     "leave the hint out, or gather blocks into one run on the way",
                     cache=dense[0],
                 )
-            return block_major_layout(specs, geometry.pages_per_block, base_alignment=hints.base_alignment)
+            return page_major_layout(specs, base_alignment=hints.base_alignment)
         children = [
             _MAKERS[kind](tuple(run), base_alignment=hints.base_alignment)
             for (kind, _), run in groupby(specs, key=_kind_of)
@@ -155,6 +165,18 @@ class StandardLayoutPolicy(LayoutPolicy):
     def select_state_layout(self, specs: Sequence[CacheTensorSpec], hints: LayoutHints) -> CacheLayout:
         """One packed pool whose entry is a slot."""
         return packed_state_layout(specs, base_alignment=hints.base_alignment)
+
+
+_LEAST_ENTRY = 16
+"""How many times its padding a device's entry must be, for the host tier to take it as it is unasked."""
+
+
+def _moves_whole(layout: CacheLayout, hints: LayoutHints) -> bool:
+    """Whether the host tier takes the device's ``layout``: one run, in a pool that starts as ``hints`` ask."""
+    pools = [pool for pool in layout.pools if pool.entry_nbytes]
+    if len(pools) != 1 or pools[0].outer != 1 or pools[0].base_alignment < hints.base_alignment:
+        return False
+    return hints.one_run_per_block or layout.padding_nbytes * _LEAST_ENTRY <= layout.entry_nbytes
 
 
 _MAKERS = {"contiguous": contiguous_layout, "row": row_layout, "packed": packed_layout}

@@ -16,6 +16,7 @@ from cachecore.layout_kinds import (
     contiguous_layout,
     packed_layout,
     packed_state_layout,
+    page_major_layout,
     row_layout,
 )
 
@@ -54,6 +55,7 @@ PAGE_KINDS = {
     "row": row_layout,
     "contiguous": contiguous_layout,
     "packed-state": packed_state_layout,
+    "page-major": page_major_layout,
 }
 
 

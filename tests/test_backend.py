@@ -40,7 +40,7 @@ def test_a_backend_must_do_everything():
 
 
 @pytest.mark.parametrize(
-    ("policy", "version", "served"), [("standard", "1", True), ("standard", "2", False), ("camb", "1", False)]
+    ("policy", "version", "served"), [("standard", "2", True), ("standard", "1", False), ("camb", "2", False)]
 )
 def test_a_backend_serves_the_layouts_of_its_own_policy(policy, version, served):
     reason = ByteBackend().serves_layout(packed_layout([layer_spec()]), policy, version)
@@ -49,7 +49,7 @@ def test_a_backend_serves_the_layouts_of_its_own_policy(policy, version, served)
     if not served:
         assert reason == (
             f"the plan was laid out by policy '{policy}' version {version}, "
-            "but backend 'bytes' has 'standard' version 1"
+            "but backend 'bytes' has 'standard' version 2"
         )
 
 

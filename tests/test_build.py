@@ -157,7 +157,7 @@ def test_hints_reach_the_policy():
         kv=KV, states=[StateCacheRequest(name="ssm", shape=(4,), dtype="float32")], hints=LayoutHints(True, 4096)
     )
 
-    assert plans["full"].layout.kind == "block-major"
+    assert plans["full"].layout.kind == "page-major"
     assert {plan.layout.pools[0].base_alignment for plan in plans} == {4096}
 
 

@@ -69,7 +69,7 @@ def test_counts_that_do_not_match_the_groups_are_refused(counts, host_counts, er
     assert backend.taken_nbytes == 0
 
 
-@pytest.mark.parametrize(("name", "version"), [("camb", "1"), ("standard", "2")])
+@pytest.mark.parametrize(("name", "version"), [("camb", "2"), ("standard", "1")])
 def test_a_plan_of_another_policy_is_refused(name, version):
     class Camb(type(POLICY)):
         pass
@@ -78,7 +78,7 @@ def test_a_plan_of_another_policy_is_refused(name, version):
     backend = ByteBackend(Camb())
 
     with pytest.raises(
-        PlanError, match=r"group 'full': the plan was laid out by policy 'standard' version 1, but"
+        PlanError, match=r"group 'full': the plan was laid out by policy 'standard' version 2, but"
     ) as caught:
         open_bytes(kv_plan(), backend=backend)
 

@@ -73,7 +73,7 @@ PLANS = {
             consumer_spec("wide", (4, 9000), rows=3), consumer_spec("narrow", (4, 1), rows=2, per_row_contiguous=True)
         )
     ),
-    "block-major-device": lambda: plan_set(
+    "page-major": lambda: plan_set(
         planned(*(layer_spec(name, rows=20) for name in "kv"), pages=2, hints=LayoutHints(one_run_per_block=True))
     ),
     "groups": lambda: plan_set(kv_plan(rows=3), kv_plan(rows=9, group="sliding", window=512, tag="_sliding")),
@@ -153,7 +153,7 @@ def test_rows_overlap_nowhere(plan_set_of_many):
     assert not overlapping([box for box, *_ in strips(layout_svg(plan_set_of_many))])
 
 
-@pytest.mark.parametrize("name", ["one-row", "four-pages", "122-rows", "padding", "block-major-device", "states"])
+@pytest.mark.parametrize("name", ["one-row", "four-pages", "122-rows", "padding", "page-major", "states"])
 def test_one_scale_serves_both_tiers_and_every_row(name):
     plans = PLANS[name]()
     for plan in plans:

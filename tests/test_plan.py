@@ -51,7 +51,7 @@ def test_a_plan_records_what_it_was_made_of():
     plan = kv_plan(geometry=PAGE_4_OF_16, group="sliding", window=128)
 
     assert (plan.name, plan.group.window, plan.geometry.pages_per_block) == ("sliding", 128, 4)
-    assert (plan.policy, plan.policy_version) == ("standard", "1")
+    assert (plan.policy, plan.policy_version) == ("standard", "2")
     assert [spec.name for spec in plan.specs] == ["k_cache", "v_cache"]
     assert (plan.layout.kind, plan.host_layout.kind) == ("packed", "block-major")
 

@@ -35,12 +35,12 @@ def test_runs_of_one_kind_share_a_layout(specs, kind):
     layout.validate(specs)
 
 
-def test_one_run_per_block_is_block_major():
+def test_one_run_per_block_is_page_major():
     layout = select([layer_spec("k"), layer_spec("v")], one_run_per_block=True)
 
-    # 2 tensors * 2 rows * 4 pages * 128 bytes in one entry
-    assert (layout.kind, layout.pages_per_entry) == ("block-major", 4)
-    assert [pool.inner for pool in layout.pools] == [2048]
+    # 2 tensors * 2 rows, each of 128 bytes filled up to 256
+    assert (layout.kind, layout.pages_per_entry) == ("page-major", 1)
+    assert [(pool.outer, pool.inner) for pool in layout.pools] == [(1, 1024)]
 
 
 def test_one_run_per_block_is_refused_for_rows_that_must_be_contiguous():
@@ -56,6 +56,50 @@ def test_states_are_packed_and_the_host_tier_is_block_major():
     host = POLICY.select_state_host_layout(specs, device, LayoutHints())
 
     assert (device.kind, host.kind, host.pages_per_entry) == ("packed-state", "block-major", 1)
+
+
+@pytest.mark.parametrize(
+    ("specs", "hints", "kind"),
+    [
+        ([layer_spec("k", rows=1)], {"one_run_per_block": True}, "page-major"),  # half of it padding, but asked for
+        ([layer_spec("k", (4, 15, 32), rows=1)], {}, "packed"),  # 3,840 bytes, a multiple of 256: no padding
+        ([layer_spec("k", (4, 15, 32), rows=1, alignment=4096)], {}, "packed"),  # 256 of 4,096 are a sixteenth
+        ([layer_spec("k", (4, 14, 32), rows=1, alignment=4096)], {}, "block-major"),  # 512 are more
+        ([layer_spec("k", (4, 15, 32), rows=2)], {}, "block-major"),  # two runs a block
+        ([layer_spec("k", (4, 15, 32), rows=1), layer_spec("v", (4, 1, 0), rows=3)], {}, "composite(packed, packed)"),
+        ([layer_spec("k", (4, 15, 32), rows=1), dense()], {}, "block-major"),  # two pools
+    ],
+    ids=["asked for", "one row", "a sixteenth", "more padding", "two rows", "a pool without bytes", "two pools"],
+)
+def test_the_host_tier_takes_a_device_layout_whose_block_is_one_run(specs, hints, kind):
+    device = select(specs, **hints)
+
+    host = POLICY.select_host_layout(specs, BLOCK_OF_4, device, LayoutHints(**hints))
+
+    assert host.kind == kind
+    assert (host == device) is (kind != "block-major")
+
+
+def test_the_host_tier_starts_as_asked_where_the_device_does_not():
+    class Deaf(type(POLICY)):
+        def select_block_layout(self, specs, geometry, hints):
+            return super().select_block_layout(specs, geometry, LayoutHints(one_run_per_block=True))
+
+    specs = [layer_spec("k", (4, 2, 16)), layer_spec("v", (4, 2, 16))]  # 256 bytes, no padding
+    hints = LayoutHints(base_alignment=1 << 21)
+    device = Deaf().select_block_layout(specs, BLOCK_OF_4, hints)
+
+    host = Deaf().select_host_layout(specs, BLOCK_OF_4, device, hints)
+
+    assert (host.kind, host.pools[0].base_alignment) == ("block-major", 1 << 21)
+
+
+def test_the_host_tier_of_large_states_is_the_devices():
+    # 30 * 3 = 90 bytes, then 4,000 * 4 twice: 32,256 with 166 of padding; slots move without being taken apart
+    specs = [layer_spec("conv", (3, 5), rows=3), layer_spec("ssm", (4000,), dtype="float32")]
+    device = POLICY.select_state_layout(specs, LayoutHints())
+
+    assert POLICY.select_state_host_layout(specs, device, LayoutHints()) == device
 
 
 def test_the_host_tier_keeps_the_devices_order():
@@ -115,7 +159,7 @@ def test_a_policy_must_choose_both_layouts():
 
 
 def test_name_and_version_are_recorded():
-    assert (POLICY.name, POLICY.version) == ("standard", "1")
+    assert (POLICY.name, POLICY.version) == ("standard", "2")
 
 
 @pytest.mark.parametrize("alignment", [0, -512, 3, 576])

@@ -192,7 +192,7 @@ def test_ranks_of_other_releases_are_told():
     (report,) = reports(PLANS)
     other = {**report, "policies": [["0", "full", "standard 99"]]}
 
-    with pytest.raises(AgreementError, match="planned by policy standard 99 on rank 1, but by standard 1 on rank 0"):
+    with pytest.raises(AgreementError, match="planned by policy standard 99 on rank 1, but by standard 2 on rank 0"):
         check_alike([report, other])
     with pytest.raises(AgreementError, match=f"rank 1 reports in version 7, this one in {REPORT_VERSION}"):
         check_alike([report, {**report, "version": 7}])

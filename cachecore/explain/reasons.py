@@ -76,6 +76,9 @@ def _layout_choice(plan: GroupPlan, layout: CacheLayout, host: bool) -> str:
         asked = "" if host else ", as LayoutHints.one_run_per_block asked"
         like = ", rows in the order they have on the device" if host else ""
         return f"a {plan.unit} is one contiguous run{asked}: one transfer moves it{like}"
+    if layout.kind == "page-major":
+        asked = "" if host else ", as LayoutHints.one_run_per_block asked"
+        return f"a {plan.unit} is one contiguous run{asked}: one transfer moves it, and kernels find pages at a stride"
     if not is_standard(plan):
         return f"chosen by policy {plan.policy!r} version {plan.policy_version}"
     if layout.kind.startswith("composite"):
@@ -112,10 +115,12 @@ def placement(plan: GroupPlan, layout: CacheLayout, index: int, *, host: bool) -
     spread = len({place.outer for place in rows}) == len(rows) and len({place.offset for place in rows}) == 1
     if len(pools) > 1:
         return "scattered", _chosen(plan, f"its rows stand in {len(pools)} pools")
-    if layout.kind in ("block-major", "packed-state") or not spread:
+    if layout.kind in ("block-major", "page-major", "packed-state") or not spread:
         rows_told = "its row stands" if spec.num_rows == 1 else f"all {spec.num_rows} rows stand"
-        what = f"{rows_told} in the one entry of a {plan.unit}" + (f", beside {_listed(others)}" if others else "")
-        kind = layout.kind if layout.kind == "packed-state" else "block-major"
+        several = layout.pages_per_entry < plan.pages_per_unit
+        entry = "the entry of a kernel page" if several else f"the one entry of a {plan.unit}"
+        what = f"{rows_told} in {entry}" + (f", beside {_listed(others)}" if others else "")
+        kind = layout.kind if layout.kind in ("page-major", "packed-state") else "block-major"
         return kind, what if host else _chosen(plan, what)
     if spec.per_row_contiguous and not host:
         return "contiguous", "per_row_contiguous was asked: its kernel needs [rows, pages, *shape] dense, so no padding"
@@ -177,6 +182,8 @@ def gap_reason(
         if before is not None and _round_up(_round_up(gap.offset, own), align) == gap.end:
             filled = f"{before.name} is filled up to a multiple of {own}, its alignment"
             return f"{filled}, and {after.name} starts at one of {align}"
+        if before is not None and _round_up(gap.offset, pool.alignment) == gap.end:
+            return f"{after.name} begins the caches' next rows, which start together at a multiple of {pool.alignment}"
         return f"chosen by the policy; the alignment {align} of {after.name} alone would need less"
     if before is None:
         return "no row stands at this outer index"

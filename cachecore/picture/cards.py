@@ -135,7 +135,7 @@ class _Pen:
         canvas.text(x, y + 12, f"pool {pool.number}: uint8[{spec.outer}, entries, {spec.inner}]", bold=True)
         canvas.text(x, y + 26, cut_to(self._facts(pool, what, zoom), width, 10), size=10, colour=SOFT)
         y += 34
-        if pool.drawn > 1:
+        if pool.drawn > 1 and pool.strip_nbytes <= full:
             y = self._entries(x + GUTTER, y, pool, scale, what)
         top = y
         shown = _shown(pool.lines)

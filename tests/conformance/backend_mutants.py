@@ -280,7 +280,7 @@ class AnotherName(ByteBackend):
 class AnotherPolicyVersion(ByteBackend):
     def __init__(self):
         super().__init__()
-        self.policy.version = "2"
+        self.policy.version = "other"
 
 
 def _mutant(backend, caught_by, says):

@@ -14,6 +14,7 @@ from transformers import DynamicCache
 from twins import DEVICE, FORKS, NUM_NEW, group_names, poison, reference, run, tiny_config, tiny_model
 
 from cachecore import CachePlanSet, LayoutHints, StandardLayoutPolicy, plan_from_specs
+from cachecore.layout_kinds import block_major_layout
 
 PAGED = ("llama", "mistral", "gemma3", "llama4", "gemma4", "falcon_h1", "zaya")
 
@@ -48,19 +49,25 @@ def test_generate_gives_the_same_tokens_with_a_swap_halfway(name, mode, pages_pe
     assert all(path.num_gathered == 0 for path in cache.attention_paths())
 
 
-def contiguous(plans: CachePlanSet) -> CachePlanSet:
+class WholeBlocks(StandardLayoutPolicy):
+    """The standard policy, but an entry is a whole block, as a vendor may choose."""
+
+    def select_block_layout(self, specs, geometry, hints):
+        return block_major_layout(specs, geometry.pages_per_block)
+
+
+def laid_out(plans: CachePlanSet, layout: str) -> CachePlanSet:
     plan = plans.only()
-    specs = [replace(spec, per_row_contiguous=True) for spec in plan.specs]
-    return replace(plans, groups=(plan_from_specs(specs, plan.geometry, StandardLayoutPolicy()),))
+    policy = WholeBlocks() if layout == "block-major" else StandardLayoutPolicy()
+    specs = [replace(spec, per_row_contiguous=layout == "contiguous") for spec in plan.specs]
+    hints = LayoutHints(one_run_per_block=layout == "page-major")
+    return replace(plans, groups=(plan_from_specs(specs, plan.geometry, policy, hints=hints),))
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
-@pytest.mark.parametrize("layout", ["packed", "contiguous", "block-major"])
+@pytest.mark.parametrize("layout", ["packed", "contiguous", "page-major", "block-major"])
 def test_logits_of_every_layout_against_float64(layout, kernels, make_pool):
-    hints = LayoutHints(one_run_per_block=layout == "block-major")
-    plans = plan_model(tiny_config("llama"), dtype="float32", block_size=8, kernel_block_size=4, hints=hints)
-    if layout == "contiguous":
-        plans = contiguous(plans)
+    plans = laid_out(plan_model(tiny_config("llama"), dtype="float32", block_size=8, kernel_block_size=4), layout)
     assert plans.only().layout.kind == layout
     pool = make_pool("llama", plans=plans, num_sequences=2)
     bring(pool, kernels)

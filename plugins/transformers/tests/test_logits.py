@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from cachecore_transformers import CachecoreCache, plan_model
@@ -21,6 +23,7 @@ from twins import (
 )
 
 from cachecore import LayoutHints
+from cachecore.layout_kinds import block_major_layout
 
 
 @pytest.mark.parametrize("pages_per_block", [1, 2, 4])
@@ -67,8 +70,15 @@ def test_prefill_in_pieces_and_steps_of_several_tokens(name, make_pool):
     assert both.blocks.get_seq_length() == both.plain.get_seq_length() == 33
 
 
+def whole_blocks(plans):
+    """The same plans with entries that are whole blocks, as a vendor's policy may choose."""
+    changed = [replace(plan, layout=block_major_layout(plan.specs, plan.pages_per_unit)) for plan in plans]
+    return replace(plans, groups=tuple(changed))
+
+
+@pytest.mark.parametrize("layout", ["page-major", "block-major"])
 @pytest.mark.parametrize("name", ["llama", "gemma3", "deepseek_v3"])
-def test_a_layout_whose_entry_is_a_whole_block(name, make_pool):
+def test_layouts_whose_blocks_are_one_run(name, layout, make_pool):
     plans = plan_model(
         tiny_model(name).config,
         dtype=torch.float32,
@@ -76,7 +86,11 @@ def test_a_layout_whose_entry_is_a_whole_block(name, make_pool):
         kernel_block_size=4,
         hints=LayoutHints(one_run_per_block=True),
     )
-    assert {plan.layout.pages_per_entry for plan in plans} == {2}
+    if layout == "block-major":
+        plans = whole_blocks(plans)
+    assert {(plan.layout.kind, plan.layout.pages_per_entry) for plan in plans} == {
+        (layout, 2 if layout == "block-major" else 1)
+    }
     pool = make_pool(name, plans=plans, num_sequences=4)
 
     both = twins(name, pool)

@@ -25,7 +25,13 @@ from cachecore import (
     StandardLayoutPolicy,
     plan_from_specs,
 )
-from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
+from cachecore.layout_kinds import (
+    block_major_layout,
+    contiguous_layout,
+    packed_layout,
+    page_major_layout,
+    row_layout,
+)
 from cachecore.reference import BYTE_COPY
 from cachecore_torch_default.backend import TorchBackend
 
@@ -41,7 +47,7 @@ __all__ = [
     "tier_contents",
 ]
 
-KINDS = ("packed", "row", "contiguous", "block-major", "standard")
+KINDS = ("packed", "row", "contiguous", "page-major", "block-major", "standard")
 """Layouts that either tier may have."""
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 6, 5
@@ -79,7 +85,15 @@ class KindPolicy(StandardLayoutPolicy):
             return block_major_layout(specs, geometry.pages_per_block)
         if kind == "standard" or (kind == "packed" and len({spec.num_rows for spec in specs}) > 1):
             return StandardLayoutPolicy.select_block_layout(self, specs, geometry, hints)
-        return {"packed": packed_layout, "row": row_layout, "contiguous": contiguous_layout}[kind](specs)
+        return _MAKERS[kind](specs)
+
+
+_MAKERS = {
+    "packed": packed_layout,
+    "row": row_layout,
+    "contiguous": contiguous_layout,
+    "page-major": page_major_layout,
+}
 
 
 @st.composite
