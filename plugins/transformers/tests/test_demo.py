@@ -76,7 +76,7 @@ def test_decode_speed_goes_on_where_one_way_fails(demo, capsys, monkeypatch):
 
     found = json.loads(capsys.readouterr().out)["decode_speed"]
     rows = {(row["num_sequences"], row["way"]): row for row in found["rows"]}
-    assert len(rows) == 2 * 8
+    assert len(rows) == 2 * 10
     failed = {way for (_, way), row in rows.items() if "error" in row}
     assert failed == {way for _, way in rows if way.endswith("CUDA graph")}
     assert all("graphs are for CUDA" in row["error"] for row in rows.values() if "error" in row)
