@@ -8,7 +8,13 @@ from typing import Any
 
 from cachecore.engine import CacheEngine
 from cachecore.errors import LayoutError
-from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
+from cachecore.layout_kinds import (
+    block_major_layout,
+    contiguous_layout,
+    packed_layout,
+    page_major_layout,
+    row_layout,
+)
 from cachecore.plan import BlockCachePlan
 from cachecore.testing.checks import Check, check
 from cachecore.testing.contents import check_copy, check_same, dump, fill
@@ -72,7 +78,15 @@ class HostKind:
     name: str
 
 
-@check("swap", "other-host-layouts", tuple(map(HostKind, ("contiguous", "row", "packed", "block-major"))))
+_PAGE_KINDS = {
+    "contiguous": contiguous_layout,
+    "row": row_layout,
+    "packed": packed_layout,
+    "page-major": page_major_layout,
+}
+
+
+@check("swap", "other-host-layouts", tuple(map(HostKind, (*_PAGE_KINDS, "block-major"))))
 def other_host_layouts(subject: Subject, case: HostKind) -> str | None:
     """Host tiers laid out in other ways: a copy follows its segments, or its probe says no."""
     plan = subject.plan(block_case("kv-and-index"))
@@ -80,8 +94,7 @@ def other_host_layouts(subject: Subject, case: HostKind) -> str | None:
         if case.name == "block-major":
             host = block_major_layout(plan.specs, plan.pages_per_unit)
         else:
-            makers = {"contiguous": contiguous_layout, "row": row_layout, "packed": packed_layout}
-            host = makers[case.name](plan.specs)
+            host = _PAGE_KINDS[case.name](plan.specs)
         other = replace(plan, host_layout=host)
     except LayoutError as error:
         raise Skipped(f"no {case.name} layout of these specs: {error}") from error
