@@ -68,8 +68,8 @@ def pairs_of(num_pairs: int, num_blocks: int, neighbours: int, seed: int) -> Blo
     return BlockPairs(ids[0][:num_pairs], ids[1][:num_pairs])
 
 
-def graph_seconds(call, repeats: int) -> float:
-    """Median seconds of one call when ``repeats`` of them (each over other blocks) are replayed as a graph."""
+def graph_of(call, repeats: int) -> torch.cuda.CUDAGraph:
+    """``repeats`` calls, each over other blocks, captured."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         for at in range(repeats):
@@ -79,20 +79,31 @@ def graph_seconds(call, repeats: int) -> float:
     with torch.cuda.graph(graph, stream=stream):
         for at in range(repeats):
             call(at)
+    return graph
+
+
+def in_turn(calls: dict, repeats: int, rounds: int = 11) -> dict[str, float]:
+    """Median seconds of one call of each, replayed as graphs in turn: what drifts, drifts for all.
+
+    Twice each, and the second is timed: a copy leaves up to a cache of bytes that are yet to be written.
+    """
+    graphs = {name: graph_of(call, repeats) for name, call in calls.items()}
     deadline = time.perf_counter() + 0.1  # a GPU that was idle needs a moment to reach its clocks
     while time.perf_counter() < deadline:
-        graph.replay()
+        for graph in graphs.values():
+            graph.replay()
         torch.cuda.synchronize()
-    samples = []
-    for repeat in range(9):
-        start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        graph.replay()
-        stop.record()
-        stop.synchronize()
-        if repeat > 1:
-            samples.append(start.elapsed_time(stop) / 1e3 / repeats)
-    return median(samples)
+    samples: dict[str, list[float]] = {name: [] for name in graphs}
+    for _ in range(rounds):
+        for name, graph in graphs.items():
+            start, stop = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            graph.replay()
+            start.record()
+            graph.replay()
+            stop.record()
+            stop.synchronize()
+            samples[name].append(start.elapsed_time(stop) / 1e3 / repeats)
+    return {name: median(found) for name, found in samples.items()}
 
 
 def submit_seconds(call, calls: int = 200) -> float:
@@ -115,7 +126,8 @@ def limits() -> dict[str, float]:
     found = {}
     for name, nbytes in (("device", 1 << 32), ("device 1 GiB", 1 << 30), ("device 256 MiB", 1 << 28)):
         one, two = big[0, :nbytes], big[1, :nbytes]
-        found[name] = 2 * nbytes / graph_seconds(lambda at, one=one, two=two: two.copy_(one), 3) / 1e9
+        seconds = in_turn({name: lambda at, one=one, two=two: two.copy_(one)}, 3)[name]
+        found[name] = 2 * nbytes / seconds / 1e9
     found["device"] = max(found[name] for name in found)
     from cachecore_cuda_triton.pinned import pinned_pages
 
@@ -168,21 +180,18 @@ def bench_copy(name: str, counts: list[int], limit: float, compact: bool, layout
         repeats = max(2, min(16, int((2 << 30) // moved) or 2))
         sets = [pairs_of(count, num_blocks, scenario.neighbours, seed) for seed in range(repeats)]
         ids = [torch.tensor([list(p.src), list(p.dst)], dtype=torch.int64, device=DEVICE) for p in sets]
-        flat = torch.empty(2 * repeats, moved // 2, dtype=torch.uint8, device=DEVICE) if moved < 3 << 30 else None
-        contiguous = (
-            moved / graph_seconds(lambda at, flat=flat: flat[2 * at].copy_(flat[2 * at + 1]), repeats) / 1e9
-            if flat is not None
-            else 0
-        )
-        del flat
         ways = {"fused": lambda at, ids=ids: engine.copy_blocks_on_device(ids[at])}
         ways["launch a pool, bytewise"] = lambda at, ids=ids: bytewise_pools(allocation, ids[at], pages_of(engine))
         ways["index_select + index_copy_"] = lambda at, ids=ids: fallback.on_device(ids[at])
+        flat = torch.empty(2 * repeats, moved // 2, dtype=torch.uint8, device=DEVICE) if moved < 3 << 30 else None
+        plain = {} if flat is None else {"contiguous": lambda at, flat=flat: flat[2 * at].copy_(flat[2 * at + 1])}
+        seconds = in_turn(ways | plain, repeats)
+        contiguous = moved / seconds["contiguous"] / 1e9 if plain else 0
+        del flat, plain
         submit = submit_seconds(lambda ids=ids: engine.copy_blocks_on_device(ids[0]))
         submit_host = submit_seconds(lambda sets=sets: engine.copy_blocks(sets[0]))
-        for way, call in ways.items():
-            seconds = graph_seconds(call, repeats)
-            rate = moved / seconds / 1e9
+        for way in ways:
+            rate = moved / seconds[way] / 1e9
             bound = limit if dropped(moved // 2, contiguous, limit) else contiguous
             RESULTS.append(
                 {

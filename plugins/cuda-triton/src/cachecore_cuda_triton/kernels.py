@@ -60,9 +60,8 @@ def _copy_words(table, at, to, nbytes, TILE: tl.constexpr):
     mask = (word < nbytes // 16).broadcast_to(TILE // 16, 2)
     source = table + tl.multiple_of(at // 16 * 2, 2)
     target = table + tl.multiple_of(to // 16 * 2, 2)
-    # What is copied is not read again soon, so it goes first when the cache is full.
-    moved = tl.load(source + lane, mask=mask, eviction_policy="evict_first")
-    tl.store(target + lane, moved, mask=mask, eviction_policy="evict_first")
+    # No cache hints: lines that go first never drive out what an earlier kernel left, and then have no cache at all.
+    tl.store(target + lane, tl.load(source + lane, mask=mask), mask=mask)
 
 
 @triton.jit(do_not_specialize=["first"], do_not_specialize_on_alignment=_IDS)
