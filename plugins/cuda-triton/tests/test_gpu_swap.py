@@ -37,7 +37,7 @@ def rows_spec(rows: int, nbytes: int, name: str = "rows") -> list[CacheTensorSpe
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way, whatever calibration would choose; of the mixed one, rows from 100 bytes on go pitched."""
     if request.param == "pitched+staged":
-        rates = {str(run): 50e9 / 1.15 * 2048 / 100 for run in calibration._RUNS}
+        rates = {str(run): 50e9 / calibration._IN_THE_WAY * 2048 / 100 for run in calibration._RUNS}
         pieces = {str(run): 1e9 for run in calibration._PIECES}
         monkeypatch.setattr(swap, "calibration", lambda *_: calibration.Calibration(50e9, rates, pieces, 0))
     else:

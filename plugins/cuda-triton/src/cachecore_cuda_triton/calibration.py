@@ -46,8 +46,8 @@ _ROWS = 64
 _PITCH = 2 << 20
 _PAYLOAD = 16 << 20
 
-_IN_THE_WAY = 1.15
-"""Staging must be this much faster to be worth the multiprocessors it takes from the model."""
+_IN_THE_WAY = 1.3
+"""Staging must be this much faster alone: beside a busy model its kernels wait, which such a measurement cannot see."""
 
 
 ONE_RUN = "a plan with LayoutHints(one_run_per_block=True) moves whole blocks"
