@@ -42,7 +42,7 @@ class Scenario:
         return self.block_nbytes // sum(count for count, _ in self.runs)
 
     def plans(self, policy: LayoutPolicy, device: str, backend: str, hints: LayoutHints | None = None) -> CachePlanSet:
-        """One group with a row pool for each entry of ``pools``, or as ``hints`` ask; the host tier is block-major."""
+        """One group with a row pool for each entry of ``pools`` and a block-major host tier, or as ``hints`` ask."""
         specs = [
             CacheTensorSpec(
                 name=f"pool_{number}",
