@@ -123,9 +123,10 @@ class CachePlanSet:
         """
         if not isinstance(data, Mapping) or data.get("format") != "cachecore-plan":
             raise PlanError("this is no plan: expected a JSON object with format 'cachecore-plan'")
-        if data.get("version") != PLAN_FORMAT_VERSION:
+        version = data.get("version")
+        if type(version) is not int or version != PLAN_FORMAT_VERSION:  # True equals 1
             raise PlanError(
-                f"plan format version {data.get('version')!r} is not understood; this cachecore reads version "
+                f"plan format version {version!r} is not understood; this cachecore reads version "
                 f"{PLAN_FORMAT_VERSION}. Plan again with this release"
             )
         try:

@@ -159,7 +159,7 @@ def test_json_that_is_no_plan_is_refused(text):
         CachePlanSet.loads(text)
 
 
-@pytest.mark.parametrize("version", [0, 2, "1", None, [1]])
+@pytest.mark.parametrize("version", [0, 2, "1", None, [1], True, 1.0])
 def test_another_version_is_refused(version):
     data = {**hybrid().to_json(), "version": version}
 

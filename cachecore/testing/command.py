@@ -23,6 +23,7 @@ from cachecore.testing.checks import DEVICE_LEVELS, LEVELS
 from cachecore.testing.results import FAIL, PASS, SKIP, Outcome, level_status, report, text
 from cachecore.testing.running import LIMIT_S, run_checks, select_trials
 from cachecore.testing.subject import Subject, find_subject
+from cachecore.testing.ways import unserved
 
 __all__ = ["add_parser", "run"]
 
@@ -141,12 +142,9 @@ def _exit_code(subject: Subject, outcomes: Sequence[Outcome], copies: str | None
             "is, or name the levels that need none: --level discovery --level layout --level golden\n"
         )
         return 2
-    moved = {way.origin.plugin.distribution for way in subject.ways.used if way.origin is not None}
-    if copies is not None and subject.ways.used and copies not in moved:
-        sys.stderr.write(
-            f"cachecore: error: no block copy of {copies} serves {subject.info.name} on {subject.device}, so none was "
-            f"checked; those of {', '.join(sorted(moved))} moved the blocks; `cachecore backends --check` says why\n"
-        )
+    wrong = unserved(copies, subject.ways.movers, f"{subject.info.name} on {subject.device}")
+    if wrong is not None:
+        sys.stderr.write(f"cachecore: error: {wrong}\n")
         return 2
     return 0
 

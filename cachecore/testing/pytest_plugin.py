@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-__all__ = ["cachecore_subject", "pytest_addoption", "pytest_generate_tests", "pytest_terminal_summary"]
+__all__ = [
+    "cachecore_subject",
+    "pytest_addoption",
+    "pytest_generate_tests",
+    "pytest_sessionfinish",
+    "pytest_terminal_summary",
+]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,16 +62,39 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("cachecore_trial", trials, ids=[trial.id for trial in trials])
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail when the block copies that were named moved nothing."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None and session.exitstatus == pytest.ExitCode.OK and _unserved(reporter):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say whose copies ran, and loudly when an optional device was not there."""
-    reports = [report for found in terminalreporter.stats.values() for report in found]
-    told = [value for report in reports for value in getattr(report, "user_properties", ())]
-    lines = dict.fromkeys(str(text) for key, text in told if key == "cachecore")
-    absent = dict.fromkeys(str(text) for key, text in told if key == "cachecore-absent")
+    lines = _told(terminalreporter, "cachecore")
     if lines:
         terminalreporter.write_sep("-", "cachecore: the copies that were checked")
         for line in lines:
             terminalreporter.write_line(line)
-    for reason in absent:
+    for reason in _told(terminalreporter, "cachecore-absent"):
         terminalreporter.write_sep("!", "cachecore: NOTHING WAS CHECKED ON THE DEVICE", red=True, bold=True)
         terminalreporter.write_line(reason)
+    wrong = _unserved(terminalreporter)
+    if wrong is not None:
+        terminalreporter.write_sep("!", "cachecore: THE NAMED COPIES WERE NOT CHECKED", red=True, bold=True)
+        terminalreporter.write_line(wrong)
+
+
+def _unserved(reporter: pytest.TerminalReporter) -> str | None:
+    from cachecore.testing.ways import unserved
+
+    option = reporter.config.getoption
+    movers = set(_told(reporter, "cachecore-mover"))
+    return unserved(option("--cachecore-copies"), movers, str(option("--cachecore-backend")))
+
+
+def _told(reporter: pytest.TerminalReporter, wanted: str) -> list[str]:
+    """What the tests told under one key, each once: in their reports, which come from workers of pytest-xdist too."""
+    reports = [report for found in reporter.stats.values() for report in found]
+    told = [value for report in reports for value in getattr(report, "user_properties", ())]
+    return list(dict.fromkeys(str(text) for key, text in told if key == wanted))

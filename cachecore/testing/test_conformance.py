@@ -12,7 +12,7 @@ from cachecore.testing.subject import Subject
 def test_conformance(cachecore_subject: Subject, cachecore_trial: Trial, request: pytest.FixtureRequest) -> None:
     """The backend keeps this contract."""
     tell = request.node.user_properties.append  # for the summary, from a worker of pytest-xdist too
-    before = set(cachecore_subject.ways.lines())
+    before, movers = set(cachecore_subject.ways.lines()), cachecore_subject.ways.movers
     wrong = ""
     try:
         cachecore_trial(cachecore_subject)
@@ -26,5 +26,7 @@ def test_conformance(cachecore_subject: Subject, cachecore_trial: Trial, request
         for line in cachecore_subject.ways.lines():
             if line not in before:
                 tell(("cachecore", line))
+        for distribution in cachecore_subject.ways.movers - movers:
+            tell(("cachecore-mover", distribution))
     if wrong:  # out here, where the fault is not shown once more as what happened before
         pytest.fail(wrong, pytrace=False)

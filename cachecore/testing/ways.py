@@ -12,7 +12,7 @@ from cachecore.copying import BlockCopyInfo, CopySide
 from cachecore.probing import probe_copy
 from cachecore.ranking import CopyRecord, PluginRecord
 
-__all__ = ["Way", "Ways", "distribution_name", "own_first", "way_lines"]
+__all__ = ["Way", "Ways", "distribution_name", "own_first", "unserved", "way_lines"]
 
 _WORDS = {
     "copy": "copy",
@@ -91,6 +91,16 @@ class Way:
     origin: CopyRecord | None = None
 
 
+def unserved(copies: str | None, movers: set[str], where: str) -> str | None:
+    """What is wrong when ``copies`` (a distribution) should be checked and others moved every block; else None."""
+    if copies is None or not movers or copies in movers:
+        return None
+    return (
+        f"no block copy of {copies} serves {where}, so none was checked; those of {', '.join(sorted(movers))} moved "
+        "the blocks; `cachecore backends --check` says why"
+    )
+
+
 @dataclass(slots=True)
 class Ways:
     """What moved bytes in the checks so far, each once. ``records`` are those installed, with their own priorities."""
@@ -112,6 +122,11 @@ class Ways:
                 and one.info.priority >= origin.info.priority
                 and probe_copy(one.info, *sides) is None
             )
+
+    @property
+    def movers(self) -> set[str]:
+        """Distributions whose copies moved bytes."""
+        return {way.origin.plugin.distribution for way in self.used if way.origin is not None}
 
     def notes(self, *, joined: bool = True) -> list[str]:
         """Who would go before what was checked, in this environment; one note for all directions, or for each."""

@@ -118,3 +118,24 @@ def test_the_tests_say_whose_copies_ran(tmp_path):
     )
 
     assert "\nswap out by bytes of cachecore-kv, priority 0: bytes\nswap in by bytes of" in done.stdout
+
+
+NEVER = """
+    from cachecore import BlockCacheCopy, BlockCopyInfo, hookimpl
+
+    @hookimpl
+    def cachecore_register_block_copies():
+        return [BlockCopyInfo("never", 90, lambda src, dst: "it serves nobody", lambda context: BlockCacheCopy())]
+"""
+
+
+@pytest.mark.parametrize(("level", "code"), [("swap", 1), ("golden", 0)])
+def test_named_copies_that_served_nothing_fail_the_tests(tmp_path, monkeypatch, level, code):
+    monkeypatch.syspath_prepend(str(install(tmp_path / "plugins", "cachecore_never", NEVER)))
+    named = ("--pyargs", "cachecore.testing", "--cachecore-backend", "bytes", "--cachecore-level", level)
+
+    done = run_pytest(*named, "--cachecore-copies", "cachecore-never", folder=tmp_path)
+
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("no block copy of cachecore-never serves bytes, so none was checked" in done.stdout) == bool(code)
+    assert " failed" not in done.stdout

@@ -47,6 +47,18 @@ def test_native_device_shows_mistakes(fresh, compiler):
     assert json.loads(done.stdout) == []
 
 
+@pytest.mark.parametrize(
+    ("name", "text"), [("DEVICES", "two"), ("DEVICES", "0"), ("MEMORY", "16G"), ("DELAY_US", "-1"), ("PINNED", "no")]
+)
+def test_native_device_refuses_what_is_no_number(fresh, name, text):
+    done = fresh(
+        "-c", "import cachecore_npu_sim; cachecore_npu_sim.install_native()", **{f"CACHECORE_NPU_SIM_{name}": text}
+    )
+
+    assert done.returncode == 1
+    assert f"CACHECORE_NPU_SIM_{name} is {text!r}; expected a whole number, " in done.stderr
+
+
 READ = (
     "import cachecore_npu_sim, ctypes; cachecore_npu_sim.install_native(); import torch;"
     "ctypes.string_at(torch.ones(4, device='npu').data_ptr(), 4)"

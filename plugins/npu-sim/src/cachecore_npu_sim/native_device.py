@@ -20,6 +20,27 @@ from cachecore_npu_sim.soc import device_name, soc_version
 __all__ = ["make_device"]
 
 
+_NUMBERS = {
+    "DEVICES": (2, 1, 64),
+    "MEMORY": (16 << 30, 1, 1 << 62),
+    "DELAY_US": (0, 0, 60_000_000),
+    **dict.fromkeys(("PROTECT", "PINNED", "BATCH_OP"), (1, 0, 1)),
+    "STRICT": (0, 0, 1),
+}
+"""Number where nothing is said, lowest and highest. The library reads them too, and takes a misspelt one for 0."""
+
+
+def _numbers() -> dict[str, int]:
+    found = {}
+    for name, (default, lowest, highest) in _NUMBERS.items():
+        text = os.environ.get(f"CACHECORE_NPU_SIM_{name}", str(default))
+        number = int(text) if text.isascii() and text.isdecimal() else -1
+        if not lowest <= number <= highest:
+            raise ValueError(f"CACHECORE_NPU_SIM_{name} is {text!r}; expected a whole number, {lowest} to {highest}")
+        found[name] = number
+    return found
+
+
 def _device(device: Any = None) -> torch.device:
     """The device with an index, the current one where none is named."""
     name = torch._C._get_privateuse1_backend_name()
@@ -67,7 +88,14 @@ class _StreamContext:
 
 
 def make_device(name: str) -> ModuleType:
-    """Load the library and register device type ``name`` and its module ``torch.<name>``."""
+    """Load the library and register device type ``name`` and its module ``torch.<name>``.
+
+    Raises
+    ------
+    ValueError
+        When a variable of the environment is no number that the device can have.
+    """
+    num_devices = _numbers()["DEVICES"]
     torch.ops.load_library(built_library())
     torch.utils.rename_privateuse1_backend(name)
     on, accelerator = _device, torch.accelerator
@@ -80,7 +108,7 @@ def make_device(name: str) -> ModuleType:
         "_is_in_bad_fork": lambda: False,
         "manual_seed_all": lambda seed: None,
         "manual_seed": lambda seed: None,
-        "device_count": lambda: int(os.environ.get("CACHECORE_NPU_SIM_DEVICES", "2")),
+        "device_count": lambda: num_devices,
         "current_device": accelerator.current_device_index,
         "set_device": lambda device: accelerator.set_device_index(on(device).index),
         "current_stream": lambda device=None: accelerator.current_stream(on(device)),
