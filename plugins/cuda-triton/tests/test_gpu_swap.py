@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from cachecore_cuda_triton import calibration, driver, pinned, swap
+from cachecore_cuda_triton import calibration, driver, pinned, staging, swap
 from cachecore_torch_default.testing import (
     NUM_BLOCKS,
     NUM_HOST_BLOCKS,
@@ -169,6 +169,30 @@ def test_larger_blocks_of_a_later_engine_leave_the_first_one_right(
     assert all(bool((one == 0x5A).all()) for one in taken)
     small.close()
     large.close()
+
+
+@pytest.mark.parametrize("stable", [False, True], ids=["usual", "stable"])
+def test_staging_is_given_back_while_asleep_and_when_closed(
+    gpu: torch.device, stable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CACHECORE_CUDA_SWAP", "staged")
+    engine = open_gpu(plan_set(rows_spec(8, 4096), tokens=1), 32, 16, stable_addresses=stable)
+    pool = engine.allocation().pools[0].random_(0, 256)
+    kept = pool.clone()
+    rings = [staging.staging_ring(gpu, direction) for direction in ("in", "out")]
+    engine.swap_out(BlockPairs(range(16), range(16))).wait()
+    assert all(ring.nbytes >= 4 * staging.SLOT_NBYTES for ring in rings)
+
+    engine.sleep()
+    assert not any(ring.nbytes for ring in rings)
+    engine.wake()
+    engine.swap_in(BlockPairs(range(16), range(16, 32))).synchronize()
+
+    pool = engine.allocation().pools[0]
+    assert torch.equal(pool[:, 16:], kept[:, :16])
+    assert torch.equal(pool[:, :16], kept[:, :16])
+    engine.close()
+    assert not any(ring.nbytes for ring in rings)
 
 
 def test_a_limit_on_locked_memory_is_named(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -178,6 +178,21 @@ def test_staged_chunks(
     assert beside == [1]
 
 
+def test_slots_that_were_given_back_are_taken_again(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    device, host = torch.randint(0, 256, (6, 64), dtype=torch.uint8), torch.zeros(6, 64, dtype=torch.uint8)
+    segments = [CopySegment(0, at, 64, 64, 0, at, 64, 64, 16, 1) for at in (0, 32)]
+    ring = HostRing(1 << 10, monkeypatch)
+    ends = [host.data_ptr()], [device.data_ptr()]
+    moves = StagedMoves(segments, *ends, ring, host_is_src=False)  # type: ignore[arg-type]
+    ring.slots, ring.generation = [], ring.generation + 1  # an engine slept
+
+    moves.queue(BlockPairs(range(6), range(6)))
+
+    assert ring.slots
+    assert torch.equal(host[:, :16], device[:, :16])
+    assert torch.equal(host[:, 32:48], device[:, 32:48])
+
+
 @pytest.mark.parametrize(
     ("blocks", "num_pieces"), [([3, 4, 5, 1, 6, 7], 3), ([0, 1, 2, 3], 1), ([4, 2, 0], 3), ([5], 1)]
 )

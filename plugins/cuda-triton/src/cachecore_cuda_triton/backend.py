@@ -22,6 +22,7 @@ from cachecore_cuda_triton.stable_memory import (
     release_stable,
     restore_stable,
 )
+from cachecore_cuda_triton.staging import drop_staging
 from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
 from cachecore_cuda_triton.virtual_memory import why_no_virtual_memory
 
@@ -47,8 +48,9 @@ class CudaTritonBackend(TorchBackend):
         return super().take(nbytes, device, pinned=pinned)
 
     def free(self, allocation: CacheAllocation[Tensor]) -> None:
-        """Give memory back, and forget the table that zeroes it."""
+        """Give memory back, what was staged on its way too, and forget the table that zeroes it."""
         self._tables.pop(id(allocation), None)
+        _drop_staging(allocation)
         if isinstance(allocation, StableAllocation):
             free_stable(allocation)
         else:
@@ -61,9 +63,11 @@ class CudaTritonBackend(TorchBackend):
         return allocate_stable(layout, num_entries, device, torch_device(device))
 
     def release(self, allocation: CacheAllocation[Tensor]) -> None:
-        """Give memory back to the device; of stable allocations the addresses, and the table that zeroes them, stay."""
+        """Give memory back to the device, staging slots too; of stable ones addresses and zeroing table stay."""
+        _drop_staging(allocation)
         if isinstance(allocation, StableAllocation):
             release_stable(allocation)
+            torch.cuda.empty_cache()  # the slots
         else:
             super().release(allocation)
 
@@ -115,3 +119,8 @@ class CudaTritonBackend(TorchBackend):
             ]
             table = self._tables[key] = tile_table(runs, allocation.pools[0].device, TILE_NBYTES)
         return table
+
+
+def _drop_staging(allocation: CacheAllocation[Tensor]) -> None:
+    if allocation.pools and allocation.pools[0].device.type == "cuda":
+        drop_staging(allocation.pools[0].device)

@@ -51,6 +51,7 @@ class StagedMoves:
     def queue(self, pairs: BlockPairs, beside: Callable[[], None] | None = None) -> None:
         """Queue every chunk; ``beside`` queues more for the engines, once the kernels have work to do."""
         if self._generation != self._ring.generation:
+            self._ring.grow(self.row_nbytes)  # an engine that slept or was closed gave the slots back
             self._bind()
         (self._bring if self._host_is_src else self._send)(pairs, beside)
 

@@ -7,9 +7,10 @@ from threading import RLock
 import torch
 from torch import Tensor
 
+from cachecore import AllocationError
 from cachecore_cuda_triton.submission import make_event
 
-__all__ = ["MOST_ROWS", "NUM_SLOTS", "SLOT_NBYTES", "StagingRing", "staging_ring"]
+__all__ = ["MOST_ROWS", "NUM_SLOTS", "SLOT_NBYTES", "StagingRing", "drop_staging", "staging_ring"]
 
 SLOT_NBYTES = 64 << 20
 """Bytes of one slot: what a swap of any size keeps the link busy with. Measured: see ``NOTES.md``."""
@@ -48,18 +49,40 @@ class StagingRing:
         self.turn = 0
 
     def grow(self, block_nbytes: int) -> None:
-        """Take the slots, or larger ones when a block does not fit; waits for the copies under way."""
+        """Take the slots, or larger ones when a block does not fit; waits for the copies under way.
+
+        Raises
+        ------
+        AllocationError
+            When the device has no room for them.
+        """
         nbytes = max(SLOT_NBYTES, block_nbytes)
         with self.lock:
             if self.slots and self.slots[0].numel() >= nbytes:
                 return
-            self.kernels.synchronize()
-            self.engines.synchronize()
-            self.slots.clear()  # before the larger ones are taken
-            with torch.inference_mode(False):
-                self.slots = [torch.empty(nbytes, dtype=torch.uint8, device=self.device) for _ in range(NUM_SLOTS)]
+            self.drop()  # before the larger ones are taken
+            try:
+                with torch.inference_mode(False):
+                    slots = [torch.empty(nbytes, dtype=torch.uint8, device=self.device) for _ in range(NUM_SLOTS)]
+            except torch.OutOfMemoryError as error:
+                raise AllocationError(
+                    f"no room on {self.device} for {NUM_SLOTS} staging slots of {nbytes} bytes, which swaps of short "
+                    f"rows take; leave that much free ({str(error).partition('.')[0]})",
+                    needed_nbytes=NUM_SLOTS * nbytes,
+                    device=str(self.device),
+                ) from error
             torch.cuda.current_stream(self.device).synchronize()  # what had this memory before is done with it
+            self.slots = slots
             self.generation += 1
+
+    def drop(self) -> None:
+        """Give the slots back once no copy uses them; whoever needs them next takes them again."""
+        with self.lock:
+            if self.slots:
+                self.kernels.synchronize()
+                self.engines.synchronize()
+                self.slots = []
+                self.generation += 1
 
     @property
     def nbytes(self) -> int:
@@ -83,3 +106,11 @@ def staging_ring(device: torch.device, direction: str) -> StagingRing:
         if ring is None:
             ring = _rings[device, direction] = StagingRing(device)
     return ring
+
+
+def drop_staging(device: torch.device) -> None:
+    """Give back the slots of both directions."""
+    with _making:
+        rings = [ring for (owner, _), ring in _rings.items() if owner == device]
+    for ring in rings:
+        ring.drop()
