@@ -9,6 +9,7 @@ import argparse
 import json
 import random
 import time
+from itertools import product
 from statistics import median
 
 import torch
@@ -17,29 +18,29 @@ from cachecore_cuda_triton.layerwise import layerwise_swap_in
 from cachecore_torch_default import plugin as torch_plugin
 from cachecore_torch_default.bench import SCENARIOS
 
-from cachecore import BlockPairs, CacheEngine, PluginRecord, PluginRegistry, StandardLayoutPolicy
+from cachecore import BlockPairs, CacheEngine, LayoutHints, PluginRecord, PluginRegistry, StandardLayoutPolicy
 
 NUM_BLOCKS = 64
 STEPS = (1, 2, 4, 8, 32)
 """Layers that arrive together; 0 stands for the whole swap."""
 
 
-def engine_of(name: str, layers_per_step: int) -> CacheEngine:
+def engine_of(name: str, layers_per_step: int, one_run: bool) -> CacheEngine:
     registry = PluginRegistry(environ={})
     registry.register(torch_plugin, PluginRecord("torch-default", "cachecore-torch-default", "source"))
     registry.register(cuda_plugin, PluginRecord("cuda-triton", "cachecore-cuda-triton", "source"))
     backend = registry.select("cuda").chosen.info.load()
-    plans = SCENARIOS[name].plans(StandardLayoutPolicy(), "cuda", backend.name)
+    plans = SCENARIOS[name].plans(StandardLayoutPolicy(), "cuda", backend.name, LayoutHints(one_run_per_block=one_run))
     extra = (layerwise_swap_in(plans, layers_per_step=layers_per_step),) if layers_per_step else ()
     return CacheEngine(
         plans, 256, backend=backend, copies=(*extra, *registry.copy_infos()), device="cuda:0", host_counts=128
     )
 
 
-def measure(name: str, layers_per_step: int, num_layers: int, matrices: torch.Tensor) -> dict:
+def measure(name: str, layers_per_step: int, one_run: bool, num_layers: int, matrices: torch.Tensor) -> dict:
     rng = random.Random(3)
     device, host = rng.sample(range(256), 2 * NUM_BLOCKS), rng.sample(range(128), NUM_BLOCKS)
-    with engine_of(name, layers_per_step) as engine:
+    with engine_of(name, layers_per_step, one_run) as engine:
         pools = [pool.random_(0, 256) for pool in engine.allocation().pools]
         kept = [pool[:, device[:NUM_BLOCKS]].clone() for pool in pools]
         engine.swap_out(BlockPairs(device[:NUM_BLOCKS], host)).synchronize()
@@ -61,7 +62,7 @@ def measure(name: str, layers_per_step: int, num_layers: int, matrices: torch.Te
         if not all(torch.equal(pool[:, device[NUM_BLOCKS:]], want) for pool, want in zip(pools, kept, strict=True)):
             raise SystemExit(f"{name}, {layers_per_step} layers a step: a wrong byte")
         path = engine.stats().groups[0].copies[2].path
-    return {"scenario": name, "layers_per_step": layers_per_step, "path": path, "ms": median(samples[2:]) * 1e3,
+    return {"scenario": name, "one_run": one_run, "layers_per_step": layers_per_step, "path": path, "ms": median(samples[2:]) * 1e3,
             "submit_us": median(submits[2:]) * 1e6}  # fmt: skip
 
 
@@ -81,11 +82,11 @@ def main() -> None:
             torch.cuda.synchronize()
             samples.append(time.perf_counter() - started)
         print(f"{name}: {num_layers} layers alone {median(samples) * 1e3:.2f} ms")
-        for step in (0, *STEPS):
-            found = measure(name, step, num_layers, matrices)
+        for one_run, step in product((False, True), (0, *STEPS)):
+            found = measure(name, step, one_run, num_layers, matrices)
             results.append(found)
-            print(f"  {step or 'all':>3} layers a step: {found['ms']:.2f} ms, submit {found['submit_us']:.0f} us, "
-                  f"{found['path']}", flush=True)  # fmt: skip
+            print(f"  {'one run a block' if one_run else 'rows':>15}, {step or 'all':>3} layers a step: "
+                  f"{found['ms']:.2f} ms, submit {found['submit_us']:.0f} us, {found['path']}", flush=True)  # fmt: skip
     if options.out:
         with open(options.out, "w", encoding="utf-8") as file:
             json.dump(results, file, indent=1)

@@ -79,6 +79,7 @@ def main(capability: int) -> None:
             found[f"{name} {widths}" + " tiles first" * bool(tiles_first)] = compiled(
                 getattr(kernels, name), constants, capability
             )
+    found["occupy"] = compiled(kernels.occupy, {"THREADS": kernels.OCCUPY_THREADS}, capability)
     for name in ("attend", "combine", "store"):
         found[name] = compiled(getattr(kernels_attention, name), ATTENTION, capability)
     print(json.dumps(found))

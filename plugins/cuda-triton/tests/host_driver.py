@@ -6,7 +6,7 @@ import ctypes
 from array import array
 
 import pytest
-from cachecore_cuda_triton import carry, pitched, staged
+from cachecore_cuda_triton import by_engines, carry, staged
 from cachecore_cuda_triton.driver import ROW_OP_WORDS
 
 
@@ -25,8 +25,8 @@ def copy_rows(ops: array[int], stream: int) -> None:
 @pytest.fixture
 def host_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies move real bytes at once; streams and events are not looked at."""
-    for module in (carry, pitched):
+    for module in (carry, by_engines):
         monkeypatch.setattr(module, "copy_pieces", copy_pieces)
-    monkeypatch.setattr(pitched, "copy_rows", copy_rows)
+    monkeypatch.setattr(by_engines, "copy_rows", copy_rows)
     for name in ("record", "wait"):
         monkeypatch.setattr(staged, name, lambda *_: None)

@@ -12,9 +12,20 @@ from cachecore_cuda_triton.paged_attention import paged_decode_attention
 from torch import Tensor
 
 from cachecore import BlockCacheGeometry, CacheTensorSpec, DeviceSpec, StandardLayoutPolicy, plan_from_specs
-from cachecore.layout_kinds import block_major_layout, contiguous_layout, packed_layout, row_layout
+from cachecore.layout_kinds import (
+    block_major_layout,
+    contiguous_layout,
+    packed_layout,
+    page_major_layout,
+    row_layout,
+)
 
-LAYOUTS = {"packed": packed_layout, "row": row_layout, "contiguous": contiguous_layout}
+LAYOUTS = {
+    "packed": packed_layout,
+    "row": row_layout,
+    "contiguous": contiguous_layout,
+    "page-major": page_major_layout,
+}
 
 # Rounding of the operands' dtype alone: weights are rounded to it before they meet the values.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1e-2}

@@ -6,62 +6,188 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from cachecore_cuda_triton import calibration
-from cachecore_cuda_triton.calibration import Calibration
+from cachecore_cuda_triton.calibration import Calibration, choose
+from cachecore_cuda_triton.kernels import occupy
 
-FAST, SLOW = 50e9, 10e9
+CPU = torch.device("cpu")
 
 
-def measured(*, rows: float = SLOW, pieces: float = FAST, staged: float = 40e9) -> Calibration:
-    """Rows of 2 KiB and blocks of 16 KiB at 1 GB/s, all longer ones as told."""
-    by_length = {str(run): rows for run in calibration._RUNS} | {str(calibration._RUNS[0]): 1e9}
-    by_piece = {str(run): pieces for run in calibration._PIECES} | {str(calibration._PIECES[0]): 1e9}
-    return Calibration(staged, by_length, by_piece, 0)
+def measured(**rates: float) -> Calibration:
+    """Staging at 40 GB/s alone and 24 beside a model: 30 on average, as 2 / (1/40 + 1/24)."""
+    by_length = {2048: 10e9, 8448: 29.9e9, 65536: 30e9, 1 << 20: 50e9}
+    whole = {4096: 5e9, 1 << 20: 50e9, 32 << 20: 55e9}
+    return Calibration(rates.get("staged", 40e9), rates.get("beside", 24e9), by_length, whole, 1 << 18, 1 << 16)
 
 
 def test_a_block_that_is_one_run_goes_whole_where_that_is_fast() -> None:
-    way, reason = measured().way([(1 << 20, 1)])
+    choice = measured().choose([(1 << 20, 1)])
 
-    assert way == "whole"
-    assert reason == "a block is one run; 50.0 GB/s measured of runs like this, 40.0 of staging"
-
-
-@pytest.mark.parametrize("length", [1 << 14, 1 << 10])
-def test_short_blocks_are_staged_though_they_are_one_run(length: int) -> None:
-    assert measured().way([(length, 1)])[0] == "staged"
+    assert choice[:3] == ("whole", (True,), 1 << 16)
+    assert choice.reason == (
+        "a block is one run: 50.0 GB/s measured of the copy engines, 40.0 of staging, 24.0 beside kernels that fill "
+        "the device"
+    )
 
 
-def test_rows_are_told_what_would_make_a_block_one_run() -> None:
-    way, reason = measured(rows=FAST).way([(65536, 1), (65536, 1)])
+def test_short_blocks_are_staged_though_they_are_one_run() -> None:
+    choice = measured().choose([(4096, 1)])
 
-    assert way == "pitched"
-    assert reason.endswith("a plan with LayoutHints(one_run_per_block=True) moves whole blocks")
+    assert choice[:3] == ("staged", (False,), 1 << 16)
+
+
+def test_blocks_longer_than_any_that_was_measured_go_like_the_longest() -> None:
+    assert measured().choose([(1 << 30, 1)]).reason.startswith("a block is one run: 55.0 GB/s")
+    assert measured().choose([(1 << 22, 1), (1 << 22, 1)]).reason.startswith("rows like these: 50.0 GB/s")
+
+
+@pytest.mark.parametrize(("length", "way"), [(65536, "pitched"), (8448, "staged")])
+def test_staging_counts_as_what_it_is_on_average_alone_and_beside_a_model(length: int, way: str) -> None:
+    assert measured().choose([(length, 1), (length, 1)])[:3] == (way, (way == "pitched",) * 2, 1 << 18)
 
 
 def test_row_length_by_row_length() -> None:
-    way, reason = measured(rows=FAST).way([(65536, 4), (2048, 4)])
+    choice = measured().choose([(65536, 4), (2048, 4), (0, 1)])
 
-    # 4 x 65536 / 50e9 + 4 x 2048 / 1e9 s for 270336 bytes
-    assert way == "pitched+staged"
-    assert reason.startswith("20.1 GB/s measured of pitched rows like these, 40.0 of staging, row length by row length")
-
-
-@pytest.mark.parametrize(("rows", "way"), [(40e9 / 1.3, "pitched"), (40e9 / 1.31, "staged")])
-def test_staging_must_be_clearly_faster(rows: float, way: str) -> None:
-    assert measured(rows=rows).way([(65536, 2)])[0] == way
+    # 4 x 65536 / 30e9 + 4 x 2048 / 10e9 s for 270336 bytes
+    assert choice[:2] == ("pitched+staged", (True, False, True))
+    assert choice.reason == (
+        "rows like these: 28.3 GB/s measured of the copy engines, 40.0 of staging, 24.0 beside kernels that fill the "
+        "device, row length by row length; a plan with LayoutHints(one_run_per_block=True) moves whole blocks"
+    )
 
 
-@pytest.mark.parametrize("lost", [None, "pieces", "pitched", "a length"])
-def test_measurements_of_another_release_are_not_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str | None
-) -> None:
+@pytest.mark.parametrize(
+    ("runs", "forced", "way"),
+    [
+        ([(64, 1)], "pitched", "whole"),
+        ([(64, 2)], "pitched", "pitched"),
+        ([(64, 1), (64, 1)], "pitched", "pitched"),
+        ([(64, 1)], "staged", "staged"),
+        ([(64, 1)], "direct", "direct"),
+    ],
+)
+def test_a_forced_way(monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, int]], forced: str, way: str) -> None:
+    monkeypatch.setenv("CACHECORE_CUDA_SWAP", forced)
+
+    choice = choose(CPU, "out", runs)
+
+    assert choice == (way, (forced == "pitched",) * len(runs), 0, f"forced by CACHECORE_CUDA_SWAP={forced}")
+
+
+def test_without_room_to_measure_the_engines_alone_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> Calibration:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.delenv("CACHECORE_CUDA_SWAP", raising=False)
+    monkeypatch.setattr(calibration, "calibration", full)
+
+    assert choose(CPU, "in", [(64, 1), (64, 1)])[:3] == ("pitched", (True, True), 0)
+    assert "nothing could be measured" in choose(CPU, "in", [(64, 1)]).reason
+
+
+class CountingBench:
+    """A bench that answers at once and remembers what it was asked."""
+
+    asked: list[object]
+
+    def __init__(self, device: torch.device, direction: str) -> None:
+        self.asked.append(direction)
+
+    def staged(self) -> float:
+        self.asked.append("staged")
+        return 40e9
+
+    def staged_beside(self) -> float:
+        return 24e9
+
+    def direct_reach(self) -> tuple[int, int]:
+        return 1 << 18, 1 << 16
+
+    def pitched(self, run: int) -> float:
+        self.asked.append(run)
+        return 30e9
+
+    def whole(self, run: int) -> float:
+        self.asked.append(run)
+        return 50e9
+
+
+@pytest.fixture
+def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What was measured, with an empty cache of measurements."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    calibration._save("a GPU", {"in": measured(), "out": measured()})
-    kept = json.loads(calibration.calibration_file().read_text())
-    if lost == "a length":
-        kept["a GPU"]["in"]["pieces"].popitem()
-    elif lost is not None:
-        del kept["a GPU"]["in"][lost]
-    calibration.calibration_file().write_text(json.dumps(kept))
+    monkeypatch.setattr(calibration, "_known", {})
+    monkeypatch.setattr(calibration, "_device_key", lambda device: "a GPU")
+    monkeypatch.setattr(CountingBench, "asked", [], raising=False)
+    monkeypatch.setattr(calibration, "Bench", CountingBench)
+    return CountingBench.asked
 
-    assert calibration._load("a GPU") == (None if lost else {"in": measured(), "out": measured()})
+
+def test_only_what_is_missing_is_measured(asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    for runs in ([(8448, 1), (4096, 1)], [(4096, 2)], [(1 << 20, 1)]):
+        calibration.calibration(CPU, "out", runs)
+
+    assert asked == ["out", "staged", 4096, 8448, "out", 1 << 20]
+    asked.clear()
+    monkeypatch.setattr(calibration, "_known", {})  # another process
+    again = calibration.calibration(CPU, "out", [(4096, 2)])
+    assert asked == []
+    assert again == Calibration(40e9, 24e9, {4096: 30e9, 8448: 30e9}, {1 << 20: 50e9}, 1 << 18, 1 << 16)
+    calibration.calibration(CPU, "in", [(4096, 2)])
+    assert asked == ["in", "staged", 4096]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda kept: kept.pop("whole"),
+        lambda kept: kept.pop("staged_beside"),
+        lambda kept: kept.update(staged=0.0),
+        lambda kept: kept.update(staged="fast"),
+        lambda kept: kept.update(pieces={}),
+        lambda kept: kept.update(direct_rows_nbytes=None),
+        lambda kept: kept["pitched"].update({"4096": float("nan")}),
+        lambda kept: kept["pitched"].update({"long": 1e9}),
+        lambda kept: kept.update(pitched=[]),
+    ],
+)
+def test_damaged_measurements_are_made_again(asked: list[object], monkeypatch: pytest.MonkeyPatch, damage) -> None:  # type: ignore[no-untyped-def]
+    calibration.calibration(CPU, "out", [(4096, 2)])
+    kept = json.loads(calibration.calibration_file().read_text())
+    damage(kept["a GPU"]["out"])
+    calibration.calibration_file().write_text(json.dumps(kept))
+    monkeypatch.setattr(calibration, "_known", {})
+    asked.clear()
+
+    calibration.calibration(CPU, "out", [(4096, 2)])
+
+    assert asked == ["out", "staged", 4096]
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"a GPU": 7}', "[" * 100_000])
+def test_a_file_that_is_none_of_ours_is_replaced(asked: list[object], text: str) -> None:
+    calibration.calibration_file().parent.mkdir(parents=True)
+    calibration.calibration_file().write_text(text)
+
+    calibration.calibration(CPU, "out", [(4096, 2)])
+
+    assert json.loads(calibration.calibration_file().read_text())["a GPU"]["out"]["pitched"] == {"4096": 30e9}
+
+
+def test_a_home_that_cannot_be_written_costs_a_measurement_only(
+    asked: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+
+    assert calibration.calibration(CPU, "out", [(4096, 2)]).pitched == {4096: 30e9}
+
+
+def test_the_kernel_that_fills_a_device_counts_its_steps(device: torch.device) -> None:
+    out = torch.zeros(2 * 512, device=device)
+
+    occupy[(2,)](out, 2, THREADS=512, num_warps=16)
+
+    lane = torch.arange(2 * 512, device=device, dtype=torch.float32)
+    assert torch.allclose(out, (lane * 0.999 + 1) * 0.999 + 1)

@@ -28,7 +28,7 @@ def test_every_kernel_compiles_and_moves_wide_words(capability: int, tmp_path: P
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert all(kernel["target"].startswith(f"sm_{capability}") for kernel in found.values())
-    assert len(found) == 11
+    assert len(found) == 12
     # Two 8-byte words are one access of 16 bytes, in loads and in stores.
     for name in (one for one in found if one.startswith("copy")):
         wide = [access for access in found[name]["accesses"] if ".v2.b64" in access or ".v4.b32" in access]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from cachecore_cuda_triton.decode_store import store_decode_tokens
 from cachecore_cuda_triton.paged_attention import paged_decode_attention
 
 pytestmark = pytest.mark.gpu
@@ -49,6 +50,20 @@ def test_offsets_beyond_32_bits(gpu: torch.device) -> None:
     out = paged_decode_attention(query, pool, pool, table, torch.tensor([16], device=gpu), 0.1)
 
     assert float((out.double() - expected).norm() / expected.norm()) < 1e-2
+
+
+def test_a_token_is_stored_beyond_32_bits(gpu: torch.device) -> None:
+    # Pages of 131,072 elements, keys and values side by side: 2**31 elements are 16,384 of them.
+    pool = torch.zeros(17_000, 2, 16, 32, 128, device=gpu, dtype=torch.bfloat16)
+    keys, values = pool[:, 0], pool[:, 1]
+    new = torch.randn(1, 2, 32, 128, device=gpu).to(torch.bfloat16)
+    table = torch.tensor([[16_999]], device=gpu)
+
+    store_decode_tokens(new[:, 0], new[:, 1], keys, values, table, torch.tensor([4], device=gpu), pages_per_block=1)
+
+    assert torch.equal(pool[-1, 0, 3], new[0, 0])
+    assert torch.equal(pool[-1, 1, 3], new[0, 1])
+    assert int(torch.count_nonzero(pool)) == int(torch.count_nonzero(new))
 
 
 def test_a_graph_is_replayed_with_longer_sequences(gpu: torch.device) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -37,9 +38,11 @@ def rows_spec(rows: int, nbytes: int, name: str = "rows") -> list[CacheTensorSpe
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way, whatever calibration would choose; of the mixed one, rows from 100 bytes on go pitched."""
     if request.param == "pitched+staged":
-        rates = {str(run): 50e9 / calibration._IN_THE_WAY * 2048 / 100 for run in calibration._RUNS}
-        pieces = {str(run): 1e9 for run in calibration._PIECES}
-        monkeypatch.setattr(swap, "calibration", lambda *_: calibration.Calibration(50e9, rates, pieces, 0))
+
+        def mixed(device: torch.device, direction: str, runs: calibration.Runs) -> calibration.Choice:
+            return calibration.Choice("pitched+staged", tuple(length >= 100 for length, _ in runs), 0, "for a test")
+
+        monkeypatch.setattr(swap, "choose", mixed)
     else:
         monkeypatch.setenv("CACHECORE_CUDA_SWAP", request.param)
     return str(request.param)
@@ -106,9 +109,8 @@ def test_a_block_that_is_one_run_goes_whole(
 ) -> None:
     # 40 blocks of 1.2 MiB: some are queued before the rest
     monkeypatch.delenv("CACHECORE_CUDA_SWAP", raising=False)
-    pieces = {str(run): 60e9 for run in calibration._PIECES}
-    rates = {str(run): 1e9 for run in calibration._RUNS}
-    monkeypatch.setattr(swap, "calibration", lambda *_: calibration.Calibration(50e9, rates, pieces, 1 << 40))
+    rates = defaultdict(lambda: 60e9)
+    monkeypatch.setattr(calibration, "calibration", lambda *_: calibration.Calibration(50e9, 50e9, {}, rates, 0, 0))
     specs = [*rows_spec(64, 16384 // pages), *rows_spec(5, 48, "short")]
     plans = plan_set(specs, pages, tokens=1, hints=LayoutHints(one_run_per_block=True))
     engine = open_gpu(plans, 80, 40)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from cachecore_cuda_triton import carry, driver, pitched, staged
+from cachecore_cuda_triton import by_engines, carry, driver, staged
+from cachecore_cuda_triton.by_engines import EngineCopies
 from cachecore_cuda_triton.carry import Carrier
 from cachecore_cuda_triton.launch import upload_ids
-from cachecore_cuda_triton.pitched import PitchedCopies
 from cachecore_cuda_triton.staged import StagedMoves
 from cachecore_cuda_triton.tiles import TileTable
 from cachecore_torch_default.swap import HostRun
@@ -83,7 +83,7 @@ def test_pitched_rows(host_driver: None, drawn: tuple, data: st.DataObject) -> N
     pairs = pairs_of(data.draw, inwards)
     expected = moved(segments, src, dst, pairs)
 
-    PitchedCopies(segments, [pool.data_ptr() for pool in src], [pool.data_ptr() for pool in dst]).queue(pairs, 0)
+    EngineCopies(segments, [pool.data_ptr() for pool in src], [pool.data_ptr() for pool in dst]).queue(pairs, 0)
 
     assert all(torch.equal(one, two) for one, two in zip(dst, expected, strict=True))
 
@@ -92,23 +92,23 @@ def test_some_blocks_are_queued_before_the_rest(host_driver: None, monkeypatch: 
     # 20 blocks of 64 bytes in one run each, and of two rows: an eighth first, so that the link need not wait
     asked: list[tuple[str, int]] = []
     for name, words in (("copy_pieces", 1), ("copy_rows", driver.ROW_OP_WORDS)):
-        real = getattr(pitched, name)
+        real = getattr(by_engines, name)
 
         def counted(first: array[int], *rest: object, real: Any = real, name: str = name, words: int = words) -> None:
             asked.append((name, len(first) // words))
             real(first, *rest)
 
-        monkeypatch.setattr(pitched, name, counted)
-    monkeypatch.setattr(pitched, "_WORTH_TWO", 20 * 64)
+        monkeypatch.setattr(by_engines, name, counted)
+    monkeypatch.setattr(by_engines, "_WORTH_TWO", 20 * 64)
     device, host = torch.randint(0, 256, (20, 64), dtype=torch.uint8), torch.zeros(20, 64, dtype=torch.uint8)
     ends, pairs = ([device.data_ptr()], [host.data_ptr()]), BlockPairs(range(20), range(19, -1, -1))
 
-    PitchedCopies([CopySegment(0, 0, 64, 64, 0, 0, 64, 64, 64, 1)], *ends).queue(pairs, 0)
+    EngineCopies([CopySegment(0, 0, 64, 64, 0, 0, 64, 64, 64, 1)], *ends).queue(pairs, 0)
     assert torch.equal(host.flip(0), device)
     host.zero_()
     rows = [CopySegment(0, at, 64, 64, 0, at, 64, 64, 16, 1) for at in (0, 32)]
-    monkeypatch.setattr(pitched, "_WORTH_TWO", 20 * 32)
-    PitchedCopies(rows, *ends).queue(pairs, 0)
+    monkeypatch.setattr(by_engines, "_WORTH_TWO", 20 * 32)
+    EngineCopies(rows, *ends).queue(pairs, 0)
 
     assert torch.equal(host.flip(0)[:, :16], device[:, :16])
     assert torch.equal(host.flip(0)[:, 32:48], device[:, 32:48])

@@ -12,12 +12,14 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-__all__ = ["NUM_WARPS", "TILE_NBYTES", "copy_few", "copy_tiles", "zero_tiles"]
+__all__ = ["NUM_WARPS", "OCCUPY_THREADS", "TILE_NBYTES", "copy_few", "copy_tiles", "occupy", "zero_tiles"]
 
 TILE_NBYTES = 4096
 """Bytes that one program moves at once. Measured: see ``NOTES.md``."""
 
 NUM_WARPS = 4
+
+OCCUPY_THREADS = 512
 
 _IDS = ["src_ids", "dst_ids"]
 
@@ -122,3 +124,15 @@ def zero_tiles(table, ids, first, WIDTHS: tl.constexpr, TILE: tl.constexpr):
                 table1 = table.to(tl.pointer_type(tl.uint8))
                 lane1 = tl.arange(0, TILE)
                 tl.store(table1 + to + lane1, tl.zeros([TILE], dtype=tl.uint8), mask=lane1 < nbytes)
+
+
+@triton.jit(do_not_specialize=["steps"])
+def occupy(out, steps, THREADS: tl.constexpr):
+    """Keep ``THREADS`` threads a program busy: what a model does to a device, for the calibration."""
+    lane = tl.program_id(0) * THREADS + tl.arange(0, THREADS)
+    value = lane.to(tl.float32)
+    step = 0
+    while step < steps:
+        value = value * 0.999 + 1.0
+        step += 1
+    tl.store(out + lane, value)

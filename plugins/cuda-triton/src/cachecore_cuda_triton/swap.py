@@ -16,11 +16,12 @@ from cachecore_torch_default import completion_of_stream
 
 from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, Completion, CopyContext
 from cachecore_cuda_triton.block_copy import pool_addresses
-from cachecore_cuda_triton.calibration import DIRECT_PROGRAMS, calibration, forced_way
+from cachecore_cuda_triton.by_engines import EngineCopies
+from cachecore_cuda_triton.calibration import choose
 from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.kernels import TILE_NBYTES
 from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, on_device
-from cachecore_cuda_triton.pitched import PitchedCopies
+from cachecore_cuda_triton.measuring import DIRECT_PROGRAMS
 from cachecore_cuda_triton.staged import StagedMoves
 from cachecore_cuda_triton.staging import staging_ring
 from cachecore_cuda_triton.submission import record, wait
@@ -42,31 +43,19 @@ class CudaSwap(BlockCacheCopy):
         direction = "in" if host_is_src else "out"
         self._ring = staging_ring(self._device, direction)
         self._direct = tile_table(runs_of(context.segments, src, dst), self._device, TILE_NBYTES)
-        self._direct_nbytes = 0
         self._block_nbytes = context.block_nbytes
         self._each = why_each()
-        forced = forced_way()
         runs = [(segment.nbytes, segment.num_pages) for segment in context.segments]
-        one_run = len(runs) == 1 and runs[0][1] == 1
-        if forced is not None:
-            pitched = [forced == "pitched"] * len(runs)
-            self._way = "whole" if one_run and forced == "pitched" else forced
-            self._why = f"forced by CACHECORE_CUDA_SWAP={forced}"
-        else:
-            measured = calibration(self._device, direction)
-            pitched = [measured.takes_engines(length, one_run=one_run) for length, _ in runs]
-            self._way, self._why = measured.way(runs)
-            if self._way != "whole":  # the engines start as soon as a kernel does, and take no multiprocessor
-                self._direct_nbytes = measured.direct_nbytes
-        long = [segment for segment, yes in zip(context.segments, pitched, strict=True) if yes]
-        short = [segment for segment, yes in zip(context.segments, pitched, strict=True) if not yes]
-        self._pitched = PitchedCopies(long, src, dst) if long else None
+        self._way, by_engines, self._direct_nbytes, self._why = choose(self._device, direction, runs)
+        long = [segment for segment, yes in zip(context.segments, by_engines, strict=True) if yes]
+        short = [segment for segment, yes in zip(context.segments, by_engines, strict=True) if not yes]
+        self._engines = EngineCopies(long, src, dst) if long else None
         self._staged: StagedMoves | None = None
-        if short:
+        if short and self._way != "direct":
             self._staged = StagedMoves(short, host_pools, device_pools, self._ring, host_is_src=host_is_src)
-        if forced == "direct" or self._direct_nbytes:
+        if self._way == "direct" or self._direct_nbytes:
             compile_ahead(self._direct, "few")
-        self.workspace_nbytes = self._ring.nbytes if short else 0
+        self.workspace_nbytes = self._ring.nbytes if self._staged is not None else 0
         self.slower = self._each
         self._tell(64)
 
@@ -106,18 +95,18 @@ class CudaSwap(BlockCacheCopy):
         # only the last step writes, so the link is busy meanwhile.
         ring, staged = self._ring, self._staged
         if staged is None:
-            self._rows(pairs)
+            self._by_engines(pairs)
             return completion_of_stream(self._device, ring.engines)
         wait(ring.kernels_handle, ring.came)
-        staged.queue(pairs, None if self._pitched is None else lambda: self._rows(pairs))
+        staged.queue(pairs, None if self._engines is None else lambda: self._by_engines(pairs))
         if not self._host_is_src:
             return completion_of_stream(self._device, ring.engines)
-        if self._pitched is not None:  # both streams write
+        if self._engines is not None:  # both streams write
             record(ring.came, ring.engines_handle)
             wait(ring.kernels_handle, ring.came)
         return completion_of_stream(self._device, ring.kernels)
 
-    def _rows(self, pairs: BlockPairs) -> None:
-        if self._pitched is not None:
+    def _by_engines(self, pairs: BlockPairs) -> None:
+        if self._engines is not None:
             wait(self._ring.engines_handle, self._ring.came)
-            self._pitched.queue(pairs, self._ring.engines_handle)
+            self._engines.queue(pairs, self._ring.engines_handle)

@@ -1,8 +1,8 @@
 """Copies by the copy engines alone: no staging, and no multiprocessor of the model's.
 
-A block's rows stand at one distance in the device's pool, and one after another in a host block; that
-is what the engines' pitched copies take. A block that is one run on both sides is a piece of one
-batched copy. Rows below some length (measured by the calibration) move faster through staging.
+*Pitched*: a block's rows stand at one distance in the device's pool, and one after another in a host block; that
+is what the engines' pitched copies take. *Whole*: a block that is one run on both sides is a piece of one
+batched copy. Short rows move faster through staging; the calibration says which.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from cachecore_torch_default import SegmentGroup, fold_segments
 from cachecore import BlockPairs, CopySegment
 from cachecore_cuda_triton.driver import ROW_OP_WORDS, copy_pieces, copy_rows, row_op
 
-__all__ = ["PitchedCopies"]
+__all__ = ["EngineCopies"]
 
 
 _WORTH_TWO = 8 << 20
@@ -44,7 +44,7 @@ class _Piece(NamedTuple):
     nbytes: int
 
 
-class PitchedCopies:
+class EngineCopies:
     """Every run of a block as operations on rows, or as pieces; a call fills in the blocks' addresses."""
 
     def __init__(self, segments: Sequence[CopySegment], src_pools: Sequence[int], dst_pools: Sequence[int]) -> None:
@@ -61,7 +61,7 @@ class PitchedCopies:
                 self._pieces.append(_Piece(at, to, *strides, group.nbytes))
 
     def queue(self, pairs: BlockPairs, stream: int) -> None:
-        """Queue all rows of all pairs on ``stream``: some first, so that the link is busy while the rest is queued."""
+        """Queue all pairs on ``stream``: some first, so that the link is busy while the rest is queued."""
         first = len(pairs) // _FIRST_PART if len(pairs) * self._nbytes >= _WORTH_TWO else 0
         if first:
             self._queue(pairs.src[:first], pairs.dst[:first], stream)

@@ -1,0 +1,176 @@
+"""How fast each way of a swap is on one device: what the calibration decides by."""
+
+from __future__ import annotations
+
+import time
+from array import array
+from collections.abc import Callable
+from functools import partial
+from statistics import median
+
+import torch
+
+from cachecore import BlockPairs, CopySegment
+from cachecore_cuda_triton.by_engines import EngineCopies
+from cachecore_cuda_triton.driver import copy_pieces
+from cachecore_cuda_triton.kernels import OCCUPY_THREADS, TILE_NBYTES, occupy
+from cachecore_cuda_triton.launch import launch_copy, launch_copy_few, upload_ids
+from cachecore_cuda_triton.pinned import pinned_pages
+from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
+
+__all__ = ["DIRECT_PROGRAMS", "Bench", "measured_length"]
+
+DIRECT_PROGRAMS = 16
+"""Programs of the direct kernel: enough for the link, few enough to leave the model its multiprocessors."""
+
+_PAYLOAD = 32 << 20
+"""Bytes of a measurement: a swap of some ten blocks."""
+
+_ROWS = 64
+_PITCH = 1 << 20
+_RUN = 16 << 10
+"""Bytes of the scattered runs that are staged."""
+
+_SMALL = tuple(1 << power for power in range(16, 23))
+"""Payloads that are tried directly: 64 KiB to 4 MiB."""
+
+_BUSY_S, _NUM_BUSY = 1e-3, 6
+"""Seconds of one kernel that fills the device, as a large product takes, and how many follow one another."""
+
+_PHASES = 9
+
+
+def measured_length(nbytes: int, *, one_run: bool) -> int:
+    """The length that stands for runs of ``nbytes``: their own, up to what a measurement moves."""
+    return min(nbytes, _PAYLOAD if one_run else _PITCH)
+
+
+class Bench:
+    """One direction of one device: 64 MiB of scattered rows, 32 MiB of staging, and as much page-locked memory."""
+
+    def __init__(self, device: torch.device, direction: str) -> None:
+        self._out = direction == "out"
+        self._device = device
+        with torch.cuda.device(device), torch.inference_mode(False):
+            self._rows = torch.empty(_ROWS * _PITCH, dtype=torch.uint8, device=device)
+            self._staging = torch.empty(_PAYLOAD, dtype=torch.uint8, device=device)
+            self._host = pinned_pages(_PAYLOAD, device=device)
+            self._stream, self._side = torch.cuda.Stream(device, priority=-5), torch.cuda.Stream(device)
+            count = _PAYLOAD // _RUN
+            self._ids = upload_ids(device, array("q", range(count)), array("q", range(count)))
+            self._gather = self._table(self._staging.data_ptr())
+            self._straight = self._table(self._host.data_ptr())
+            torch.cuda.synchronize(device)
+
+    def pitched(self, run: int) -> float:
+        """Bytes a second of rows of ``run`` bytes, 64 a block."""
+        return self._rate(*self._engines(run, _ROWS, _PAYLOAD))
+
+    def whole(self, run: int) -> float:
+        """Bytes a second of blocks that are one run of ``run`` bytes."""
+        return self._rate(*self._engines(run, 1, _PAYLOAD))
+
+    def staged(self) -> float:
+        """Bytes a second of a gather or scatter and one transfer."""
+        return self._rate(partial(self._staged, _PAYLOAD), _PAYLOAD)
+
+    def staged_beside(self) -> float:
+        """The same while kernels fill the device one after another, begun at any moment of one of them."""
+        samples = []
+        with torch.cuda.device(self._device):
+            fill = self._filler()
+            for phase in range(_PHASES):
+                torch.cuda.synchronize(self._device)
+                for _ in range(_NUM_BUSY):
+                    fill()
+                _spin(_BUSY_S * phase / _PHASES)
+                samples.append(self._once(partial(self._staged, _PAYLOAD)))
+            torch.cuda.synchronize(self._device)
+        return _PAYLOAD / median(samples)
+
+    def direct_reach(self) -> tuple[int, int]:
+        """The largest payloads that the direct kernel moves faster than any other way: of rows, of whole blocks."""
+
+        def of_rows(nbytes: int) -> float:
+            rows = self._rate(*self._engines(_RUN, min(_ROWS, nbytes // _RUN), nbytes))
+            return max(rows, self._rate(partial(self._staged, nbytes), nbytes))
+
+        return self._reach(of_rows), self._reach(lambda nbytes: self._rate(*self._engines(nbytes, 1, nbytes)))
+
+    def _reach(self, others: Callable[[int], float]) -> int:
+        reach = 0
+        for nbytes in _SMALL:
+            if self._rate(partial(self._direct, nbytes), nbytes) < others(nbytes):
+                break
+            reach = nbytes
+        return reach
+
+    def _engines(self, run: int, rows: int, payload: int) -> tuple[Callable[[], None], int]:
+        """What queues blocks of ``rows`` rows of ``run`` bytes, as many as fit the payload, and their bytes."""
+        stride = run if rows > 1 else 2 * run  # rows of neighbouring blocks are neighbours; whole blocks here are not
+        segments = []
+        for row in range(rows):
+            device, host = (0, row * _PITCH, stride, run), (0, row * run, rows * run, run)
+            segments.append(CopySegment(*device, *host, run, 1) if self._out else CopySegment(*host, *device, run, 1))
+        ends = [self._rows.data_ptr()], [self._host.data_ptr()]
+        copies = EngineCopies(segments, *(ends if self._out else reversed(ends)))
+        num_blocks = max(1, payload // (rows * run))
+        pairs = BlockPairs(range(num_blocks), range(num_blocks))
+        return lambda: copies.queue(pairs, self._stream.cuda_stream), num_blocks * rows * run
+
+    def _staged(self, nbytes: int) -> None:
+        ids, stream = self._ids[:, : nbytes // _RUN].contiguous(), self._stream.cuda_stream
+        if self._out:
+            launch_copy(self._gather, ids, stream)
+        ends = self._host.data_ptr(), self._staging.data_ptr()
+        dst, src = ends if self._out else reversed(ends)
+        copy_pieces(*(array("Q", [value]) for value in (dst, src, nbytes)), stream)
+        if not self._out:
+            launch_copy(self._gather, ids, stream)
+
+    def _direct(self, nbytes: int) -> None:
+        ids = self._ids[:, : nbytes // _RUN].contiguous()
+        launch_copy_few(self._straight, ids, self._stream.cuda_stream, num_programs=DIRECT_PROGRAMS)
+
+    def _rate(self, way: Callable[[], None], nbytes: int) -> float:
+        """Bytes a second, from queuing to done as a caller sees it: the median of nine."""
+        with torch.cuda.device(self._device), torch.cuda.stream(self._stream):
+            return nbytes / median([self._once(way) for _ in range(12)][3:])
+
+    def _once(self, way: Callable[[], None]) -> float:
+        self._stream.synchronize()
+        started = time.perf_counter()
+        with torch.cuda.stream(self._stream):
+            way()
+        self._stream.synchronize()
+        return time.perf_counter() - started
+
+    def _filler(self) -> Callable[[], None]:
+        """What queues a kernel of some ``_BUSY_S`` seconds that leaves no room for another."""
+        properties = torch.cuda.get_device_properties(self._device)
+        count = properties.multi_processor_count * (properties.max_threads_per_multi_processor // OCCUPY_THREADS)
+        out = torch.empty(count * OCCUPY_THREADS, dtype=torch.float32, device=self._device)
+
+        def fill(steps: int) -> None:
+            with torch.cuda.stream(self._side):
+                occupy[(count,)](out, steps, THREADS=OCCUPY_THREADS, num_warps=OCCUPY_THREADS // 32)
+
+        steps = 1 << 14
+        fill(steps)  # compiles
+        self._side.synchronize()
+        started = time.perf_counter()
+        fill(steps)
+        self._side.synchronize()
+        return partial(fill, max(1, int(steps * _BUSY_S / (time.perf_counter() - started))))
+
+    def _table(self, dense: int) -> TileTable:
+        scattered = self._rows.data_ptr(), 2 * _RUN
+        src, dst = (scattered, (dense, _RUN)) if self._out else ((dense, _RUN), scattered)
+        return tile_table([Run(src[0], dst[0], src[1], dst[1], _RUN)], self._device, TILE_NBYTES)
+
+
+def _spin(seconds: float) -> None:
+    """Sleeping is too coarse here."""
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
