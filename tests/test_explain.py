@@ -15,6 +15,7 @@ from cachecore import (
     CacheSlice,
     LayoutHints,
     PoolSpec,
+    StandardLayoutPolicy,
     StateCacheRequest,
     plan_from_specs,
     plan_from_states,
@@ -22,6 +23,7 @@ from cachecore import (
 from cachecore.explain import explain_plan, explain_text
 from cachecore.explain.reasons import shard_reason
 from cachecore.explain.text import render
+from cachecore.layout_kinds import block_major_layout
 from cachecore.meaning import HeadShard
 
 PAGE = BlockCacheGeometry(4)
@@ -186,6 +188,29 @@ def test_one_run_a_block_is_told_as_asked_for():
     assert device["pools"][0]["base_alignment_why"] == (
         "LayoutHints.base_alignment; 4 KiB more are taken once, so that the start can be moved there"
     )
+
+
+class BlocksInOneRun(StandardLayoutPolicy):
+    """A vendor's policy that lays every block out as one run, whatever is asked."""
+
+    name = "one-run"
+
+    def select_block_layout(self, specs, geometry, hints):
+        return super().select_block_layout(specs, geometry, replace(hints, one_run_per_block=True))
+
+
+@pytest.mark.parametrize("kind", ["page-major", "block-major"])
+def test_one_run_that_nobody_asked_for_is_told_as_the_policys(kind):
+    class Policy(BlocksInOneRun):
+        def select_block_layout(self, specs, geometry, hints):
+            if kind == "block-major":
+                return block_major_layout(specs, geometry.pages_per_block)
+            return super().select_block_layout(specs, geometry, hints)
+
+    plans = plan_set(plan_from_specs([layer_spec("k_cache")], PAGE, Policy()))
+    told = only_group(plans)["device"]["why"]
+
+    assert "is one contiguous run, as policy 'one-run' version 2 chose: one transfer moves it" in told
 
 
 def test_several_pages_a_block_are_told():

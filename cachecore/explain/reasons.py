@@ -72,12 +72,15 @@ def layout_reason(plan: GroupPlan, layout: CacheLayout, *, host: bool) -> str:
 def _layout_choice(plan: GroupPlan, layout: CacheLayout, host: bool) -> str:
     if host and layout == plan.layout:
         return "the device's layout, so whole entries move without being taken apart"
+    asked = f", as policy {plan.policy!r} version {plan.policy_version} chose"
+    if host:
+        asked = ""
+    elif is_standard(plan):
+        asked = ", as LayoutHints.one_run_per_block asked"
     if layout.kind == "block-major":
-        asked = "" if host else ", as LayoutHints.one_run_per_block asked"
         like = ", rows in the order they have on the device" if host else ""
         return f"a {plan.unit} is one contiguous run{asked}: one transfer moves it{like}"
     if layout.kind == "page-major":
-        asked = "" if host else ", as LayoutHints.one_run_per_block asked"
         return f"a {plan.unit} is one contiguous run{asked}: one transfer moves it, and kernels find pages at a stride"
     if not is_standard(plan):
         return f"chosen by policy {plan.policy!r} version {plan.policy_version}"
@@ -182,7 +185,8 @@ def gap_reason(
         if before is not None and _round_up(_round_up(gap.offset, own), align) == gap.end:
             filled = f"{before.name} is filled up to a multiple of {own}, its alignment"
             return f"{filled}, and {after.name} starts at one of {align}"
-        if before is not None and _round_up(gap.offset, pool.alignment) == gap.end:
+        begins_again = before is not None and specs.index(after) <= specs.index(before)
+        if begins_again and _round_up(gap.offset, pool.alignment) == gap.end:
             return f"{after.name} begins the caches' next rows, which start together at a multiple of {pool.alignment}"
         return f"chosen by the policy; the alignment {align} of {after.name} alone would need less"
     if before is None:

@@ -62,8 +62,14 @@ def measure(name: str, layers_per_step: int, one_run: bool, num_layers: int, mat
         if not all(torch.equal(pool[:, device[NUM_BLOCKS:]], want) for pool, want in zip(pools, kept, strict=True)):
             raise SystemExit(f"{name}, {layers_per_step} layers a step: a wrong byte")
         path = engine.stats().groups[0].copies[2].path
-    return {"scenario": name, "one_run": one_run, "layers_per_step": layers_per_step, "path": path, "ms": median(samples[2:]) * 1e3,
-            "submit_us": median(submits[2:]) * 1e6}  # fmt: skip
+    return {
+        "scenario": name,
+        "one_run": one_run,
+        "layers_per_step": layers_per_step,
+        "path": path,
+        "ms": median(samples[2:]) * 1e3,
+        "submit_us": median(submits[2:]) * 1e6,
+    }
 
 
 def main() -> None:
