@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from cachecore.errors import PlanError
-from cachecore.layout import CacheLayout
+from cachecore.layout import NATIVE_ALIGNMENT, CacheLayout
 from cachecore.layout_kinds import (
     BASE_ALIGNMENT,
     block_major_layout,
@@ -41,6 +41,8 @@ class LayoutHints:
     base_alignment: int = BASE_ALIGNMENT
 
     def __post_init__(self) -> None:
+        if not isinstance(self.one_run_per_block, bool):
+            raise TypeError(f"one_run_per_block must be a bool, not {self.one_run_per_block!r}")
         alignment = positive(self.base_alignment, "base_alignment")
         if alignment & (alignment - 1):
             raise PlanError(f"base_alignment is {alignment}; expected a positive power of two, in bytes")
@@ -103,8 +105,8 @@ class LayoutPolicy(ABC):
     ) -> CacheLayout:
         """The device's own layout where a block is one run there, which then moves as one; else block-major.
 
-        Unless one run was asked for, padding of more than a sixteenth is not taken over: the host tier would
-        hold fewer blocks.
+        Unless one run was asked for, padding of more than a sixteenth and starts coarser than every buffer has
+        anyway are not taken over: the host tier would hold fewer blocks.
         """
         if _moves_whole(device_layout, hints):
             return device_layout
@@ -176,7 +178,10 @@ def _moves_whole(layout: CacheLayout, hints: LayoutHints) -> bool:
     pools = [pool for pool in layout.pools if pool.entry_nbytes]
     if len(pools) != 1 or pools[0].outer != 1 or pools[0].base_alignment < hints.base_alignment:
         return False
-    return hints.one_run_per_block or layout.padding_nbytes * _LEAST_ENTRY <= layout.entry_nbytes
+    if hints.one_run_per_block:
+        return True
+    aligned_at_no_cost = pools[0].base_alignment <= max(hints.base_alignment, NATIVE_ALIGNMENT)
+    return aligned_at_no_cost and layout.padding_nbytes * _LEAST_ENTRY <= layout.entry_nbytes
 
 
 _MAKERS = {"contiguous": contiguous_layout, "row": row_layout, "packed": packed_layout}

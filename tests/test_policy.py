@@ -1,9 +1,13 @@
 from __future__ import annotations
 
-import pytest
-from samples import POLICY, consumer_spec, layer_spec
+import re
 
-from cachecore import BlockCacheGeometry, KvStorage, LayoutHints, LayoutPolicy, PlanError
+import pytest
+from samples import POLICY, consumer_spec, layer_spec, plan_set
+
+from cachecore import BlockCacheGeometry, KvStorage, LayoutHints, LayoutPolicy, PlanError, plan_from_specs
+from cachecore.layout_kinds import packed_layout
+from cachecore.sizing import fit
 
 BLOCK_OF_4 = BlockCacheGeometry(16, 4)
 
@@ -63,13 +67,33 @@ def test_states_are_packed_and_the_host_tier_is_block_major():
     [
         ([layer_spec("k", rows=1)], {"one_run_per_block": True}, "page-major"),  # half of it padding, but asked for
         ([layer_spec("k", (4, 15, 32), rows=1)], {}, "packed"),  # 3,840 bytes, a multiple of 256: no padding
-        ([layer_spec("k", (4, 15, 32), rows=1, alignment=4096)], {}, "packed"),  # 256 of 4,096 are a sixteenth
-        ([layer_spec("k", (4, 14, 32), rows=1, alignment=4096)], {}, "block-major"),  # 512 are more
+        ([layer_spec("k", (4, 15, 32), rows=1, page_stride_multiple=4096)], {}, "packed"),  # 256 of 4,096: a sixteenth
+        ([layer_spec("k", (4, 14, 32), rows=1, page_stride_multiple=4096)], {}, "block-major"),  # 512 are more
+        ([layer_spec("k", (4, 16, 32), rows=1, alignment=512)], {}, "packed"),  # as every buffer is
+        ([layer_spec("k", (4, 16, 32), rows=1, alignment=1024)], {}, "block-major"),  # a buffer is 1,024 bytes larger
+        (
+            [layer_spec("k", (4, 16, 32), rows=1, alignment=1024)],
+            {"base_alignment": 1024},
+            "packed",
+        ),  # block-major's too
+        ([layer_spec("k", (4, 16, 32), rows=1, alignment=1024)], {"one_run_per_block": True}, "page-major"),
         ([layer_spec("k", (4, 15, 32), rows=2)], {}, "block-major"),  # two runs a block
         ([layer_spec("k", (4, 15, 32), rows=1), layer_spec("v", (4, 1, 0), rows=3)], {}, "composite(packed, packed)"),
         ([layer_spec("k", (4, 15, 32), rows=1), dense()], {}, "block-major"),  # two pools
     ],
-    ids=["asked for", "one row", "a sixteenth", "more padding", "two rows", "a pool without bytes", "two pools"],
+    ids=[
+        "asked for",
+        "one row",
+        "a sixteenth",
+        "more padding",
+        "start at no cost",
+        "start at a cost",
+        "start as asked",
+        "start at a cost, asked for",
+        "two rows",
+        "a pool without bytes",
+        "two pools",
+    ],
 )
 def test_the_host_tier_takes_a_device_layout_whose_block_is_one_run(specs, hints, kind):
     device = select(specs, **hints)
@@ -92,6 +116,25 @@ def test_the_host_tier_starts_as_asked_where_the_device_does_not():
     host = Deaf().select_host_layout(specs, BLOCK_OF_4, device, hints)
 
     assert (host.kind, host.pools[0].base_alignment) == ("block-major", 1 << 21)
+
+
+def test_a_host_tier_holds_as_many_blocks_as_its_memory_has_room_for():
+    page = layer_spec("k", (1 << 20,), dtype="uint8", rows=1, alignment=1 << 20)  # a page of 1 MiB, without padding
+
+    plan = plan_from_specs([page], BlockCacheGeometry(4), POLICY)
+
+    assert fit(plan_set(plan), memory_nbytes=4 << 20, host=True) == {"full": 4}
+
+
+def test_the_host_tier_of_a_vendors_coarse_starts_fits_a_small_memory():
+    class Coarse(type(POLICY)):
+        def select_block_layout(self, specs, geometry, hints):
+            return packed_layout(specs, base_alignment=2 << 20)
+
+    plan = plan_from_specs([layer_spec("k", (4, 16, 32), rows=1)], BlockCacheGeometry(4), Coarse())
+
+    assert plan.host_layout.kind == "block-major"
+    assert fit(plan_set(plan), memory_nbytes=2 << 20, host=True) == {"full": 512}
 
 
 def test_the_host_tier_of_large_states_is_the_devices():
@@ -166,3 +209,9 @@ def test_name_and_version_are_recorded():
 def test_a_base_alignment_that_is_no_power_of_two_is_refused(alignment):
     with pytest.raises(PlanError, match=rf"base_alignment is {alignment}; expected a positive"):
         LayoutHints(base_alignment=alignment)
+
+
+@pytest.mark.parametrize("wrong", ["false", "no", 2, 0, None, 1.0], ids=repr)
+def test_one_run_per_block_is_a_bool(wrong):
+    with pytest.raises(TypeError, match=re.escape(f"one_run_per_block must be a bool, not {wrong!r}")):
+        LayoutHints(wrong)
