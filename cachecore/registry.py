@@ -54,7 +54,7 @@ def _listed(returned: Any) -> list[Any] | str:
     return list(returned) if isinstance(returned, Iterable) and not isinstance(returned, str) else shown(returned)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class PluginRegistry:
     """The plugins of one process.
 
@@ -80,6 +80,15 @@ class PluginRegistry:
         core = _core_record()
         self.backends.append(BackendRecord(BYTE_BACKEND, core))
         self.copies.append(CopyRecord(BYTE_COPY, core))
+
+    def __repr__(self) -> str:
+        """What is registered, by name; the environment, which may hold secrets, is left out."""
+        told = [f"{what} {', '.join(one.info.name for one in getattr(self, what))}" for what in ("backends", "copies")]
+        for what in ("failures", "skipped"):
+            told += (
+                [f"{what} {', '.join(one.plugin.name for one in getattr(self, what))}"] if getattr(self, what) else []
+            )
+        return f"<{type(self).__name__} of {len(self.plugins)} plugins: {'; '.join(told)}>"
 
     def load_entry_points(self) -> None:
         """Load every plugin of the environment, one by one, sorted by name; a broken one hides no other."""

@@ -29,6 +29,19 @@ def test_the_null_device_is_always_there():
     assert (registry.plugins, registry.failures, registry.skipped) == ([], [], [])
 
 
+def test_its_repr_names_what_is_registered_and_nothing_of_the_environment(on_path, tmp_path):
+    for name in ("one", "two"):
+        on_path(install_good(tmp_path / name, f"plugin_{name}", entry=name))
+
+    registry = loaded(API_TOKEN="hunter2", CACHECORE_PLUGINS="one")
+
+    skipped = ", ".join(sorted(failure.plugin.name for failure in registry.skipped))
+    assert "two" in skipped
+    assert repr(registry) == (
+        f"<PluginRegistry of 1 plugins: backends bytes, plugin_one; copies bytes, plugin_one; skipped {skipped}>"
+    )
+
+
 def test_nothing_is_loaded_by_import_or_construction(on_path, tmp_path):
     install(tmp_path, "plugin_eager", "raise SystemExit('loaded')")
     on_path(tmp_path)
