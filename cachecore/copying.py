@@ -45,7 +45,10 @@ class CopySide(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CopyContext:
-    """Everything a copy primitive is built from. ``segments`` cover each block exactly once."""
+    """Everything a copy primitive is built from. ``segments`` cover each block exactly once.
+
+    ``group`` names the plan's group whose blocks or slots these are; None where the caller has no plan.
+    """
 
     src_backend: CacheBackend[Any]
     src: CacheAllocation[Any]
@@ -54,6 +57,7 @@ class CopyContext:
     num_src_blocks: int
     num_dst_blocks: int
     segments: tuple[CopySegment, ...]
+    group: str | None = None
 
     @property
     def same_allocation(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +16,7 @@ from cachecore.group_plan import GroupPlan
 from cachecore.layout import CacheLayout
 from cachecore.probing import capabilities_of, probe_copy
 
-__all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "build_copy", "resolve_copy"]
+__all__ = ["ByteCopy", "ResolvedCopy", "block_segments", "build_copy", "resolve_copy", "row_segments"]
 
 
 def block_segments(
@@ -28,14 +28,26 @@ def block_segments(
     """
     if src == dst:
         return tuple(_whole_entries(src, num_src_entries, num_dst_entries, pages_per_block))
+    rows = ((index, row) for index, places in enumerate(src.slices) for row in range(len(places)))
+    return row_segments(src, num_src_entries, dst, num_dst_entries, pages_per_block, rows)
+
+
+def row_segments(
+    src: CacheLayout,
+    num_src_entries: int,
+    dst: CacheLayout,
+    num_dst_entries: int,
+    pages_per_block: int,
+    rows: Iterable[tuple[int, int]],
+) -> tuple[CopySegment, ...]:
+    """As :func:`block_segments` for some rows, ``(spec, row)`` each: their bytes alone, neighbours as one run."""
     segments = []
-    for index, rows in enumerate(src.slices):
-        for row, place in enumerate(rows):
-            nbytes = place.nbytes // src.pages_per_entry
-            if nbytes:
-                one = _side(src, index, row, num_src_entries, pages_per_block)
-                two = _side(dst, index, row, num_dst_entries, pages_per_block)
-                segments.append(CopySegment(*one, *two, nbytes, pages_per_block))
+    for index, row in rows:
+        nbytes = src.slices[index][row].nbytes // src.pages_per_entry
+        if nbytes:
+            one = _side(src, index, row, num_src_entries, pages_per_block)
+            two = _side(dst, index, row, num_dst_entries, pages_per_block)
+            segments.append(CopySegment(*one, *two, nbytes, pages_per_block))
     segments.sort()
     return tuple(_merged(segments))
 
@@ -143,6 +155,7 @@ def resolve_copy(
         source.num_entries * source.layout.pages_per_entry // pages,
         target.num_entries * target.layout.pages_per_entry // pages,
         block_segments(source.layout, source.num_entries, target.layout, target.num_entries, pages),
+        plan.name,
     )
     return build_copy(records, context)
 

@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from cachecore_cuda_triton import calibration
+from cachecore_cuda_triton import calibration, measuring
 from cachecore_cuda_triton.calibration import Calibration, choose
 from cachecore_cuda_triton.kernels import occupy
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cachecore import AllocationError
 
 CPU = torch.device("cpu")
 
@@ -48,13 +52,13 @@ def test_staging_counts_as_what_it_is_on_average_alone_and_beside_a_model(length
 
 
 def test_row_length_by_row_length() -> None:
-    choice = measured().choose([(65536, 4), (2048, 4), (0, 1)])
+    choice = measured().choose([(65536, 4), (2048, 4), (0, 1)], "; so there")
 
     # 4 x 65536 / 30e9 + 4 x 2048 / 10e9 s for 270336 bytes
     assert choice[:2] == ("pitched+staged", (True, False, True))
     assert choice.reason == (
         "rows like these: 28.3 GB/s measured of the copy engines, 40.0 of staging, 24.0 beside kernels that fill the "
-        "device, row length by row length; a plan with LayoutHints(one_run_per_block=True) moves whole blocks"
+        "device, row length by row length; so there"
     )
 
 
@@ -76,15 +80,36 @@ def test_a_forced_way(monkeypatch: pytest.MonkeyPatch, runs: list[tuple[int, int
     assert choice == (way, (forced == "pitched",) * len(runs), 0, f"forced by CACHECORE_CUDA_SWAP={forced}")
 
 
-def test_without_room_to_measure_the_engines_alone_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("no room"), AllocationError("no room; ulimit -l")])
+def test_without_room_to_measure_the_engines_alone_are_taken(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> Calibration:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+        raise error
 
     monkeypatch.delenv("CACHECORE_CUDA_SWAP", raising=False)
     monkeypatch.setattr(calibration, "calibration", full)
 
     assert choose(CPU, "in", [(64, 1), (64, 1)])[:3] == ("pitched", (True, True), 0)
-    assert "nothing could be measured" in choose(CPU, "in", [(64, 1)]).reason
+    assert choose(CPU, "in", [(64, 1)]).reason.startswith("nothing could be measured (no room")
+
+
+@pytest.mark.parametrize("out", [False, True])
+@given(run=st.integers(1, 64 << 20), one_run=st.booleans(), payload=st.sampled_from([1 << 16, 1 << 20, 32 << 20]))
+def test_a_measurement_stays_within_its_memory(run: int, one_run: bool, payload: int, out: bool) -> None:
+    run = min(measuring.measured_length(run, one_run=one_run), payload)
+
+    segments, num_blocks = measuring.spread(run, 1 if one_run else 64, payload, out=out)
+
+    last = num_blocks - 1
+    host, device = ("dst", "src") if out else ("src", "dst")
+    for one in segments:
+        ends = {
+            side: getattr(one, f"{side}_start") + last * getattr(one, f"{side}_block_stride") + one.nbytes
+            for side in (host, device)
+        }
+        assert ends[host] <= measuring._PAYLOAD
+        assert ends[device] <= measuring._ROWS * measuring._PITCH
+    assert num_blocks * len(segments) * run <= payload
+    assert num_blocks <= 4096
 
 
 class CountingBench:
@@ -174,6 +199,24 @@ def test_a_file_that_is_none_of_ours_is_replaced(asked: list[object], text: str)
     calibration.calibration(CPU, "out", [(4096, 2)])
 
     assert json.loads(calibration.calibration_file().read_text())["a GPU"]["out"]["pitched"] == {"4096": 30e9}
+
+
+def test_nothing_is_left_behind_where_the_file_cannot_be_replaced(asked: list[object]) -> None:
+    calibration.calibration_file().mkdir(parents=True)
+
+    calibration.calibration(CPU, "out", [(4096, 2)])
+
+    assert list(calibration.calibration_file().parent.iterdir()) == [calibration.calibration_file()]
+
+
+def test_without_any_home_it_is_measured(asked: list[object], monkeypatch: pytest.MonkeyPatch) -> None:
+    def nobody() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "home", nobody)
+
+    assert calibration.calibration(CPU, "out", [(4096, 2)]).pitched == {4096: 30e9}
 
 
 def test_a_home_that_cannot_be_written_costs_a_measurement_only(

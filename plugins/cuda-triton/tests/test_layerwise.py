@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
-from cachecore_cuda_triton.layerwise import LayerwiseSwapIn, layerwise_swap_in, rows_by_layer, segments_of_rows
+from cachecore_cuda_triton.layerwise import (
+    LayerwiseSwapIn,
+    layers_of,
+    layerwise_swap_in,
+    rows_by_layer,
+    segments_of_rows,
+)
 from cachecore_torch_default import StagedSwap, TorchBackend
 from cachecore_torch_default.plugin import cachecore_register_block_copies
 from cachecore_torch_default.testing import (
@@ -23,13 +31,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cachecore import (
+    COMPLETED,
+    BlockCacheCopy,
+    BlockCacheGeometry,
     BlockCopyInfo,
     BlockPairs,
     CacheEngine,
     CacheLookupError,
     CachePlanSet,
+    CacheTensorSpec,
+    Completion,
     CopyContext,
+    DeviceSpec,
+    LayoutHints,
     PlanError,
+    StandardLayoutPolicy,
+    plan_from_specs,
 )
 
 
@@ -58,8 +75,77 @@ def test_the_steps_add_up_to_the_whole_swap(
         engine.swap_in(pairs).synchronize()
 
     # Where both tiers have one layout, the whole swap moves padding too; the steps move rows.
-    if plans.only().layout != plans.only().host_layout:
-        assert tier_contents(real, host=False) == tier_contents(oracle, host=False)
+    assert row_bytes(real) == row_bytes(oracle)
+
+
+def row_bytes(engine: CacheEngine[Any]) -> list[bytes]:
+    """What the rows hold, without what lies between them."""
+    allocation = engine.allocation()
+    pools = [
+        torch.frombuffer(bytearray(content), dtype=torch.uint8).view(spec.outer, allocation.num_entries, spec.inner)
+        for spec, content in zip(allocation.layout.pools, tier_contents(engine, host=False), strict=True)
+        if content
+    ]
+    return [
+        pools[place.pool][place.outer, :, place.offset : place.offset + place.nbytes].contiguous().numpy().tobytes()
+        for rows in allocation.layout.slices
+        for place in rows
+        if place.nbytes
+    ]
+
+
+@pytest.mark.parametrize("one_run", [False, True])
+def test_groups_of_equal_layouts_keep_their_own_layers(one_run: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    hints = LayoutHints(one_run_per_block=one_run)
+    full, sliding = (
+        plan_from_specs(
+            [
+                CacheTensorSpec(name=f"{kind}_{group}", shape=(4, 4, 8), dtype="float16", row_ids=layers)
+                for kind in ("k", "v")
+            ],
+            BlockCacheGeometry(8, 4), StandardLayoutPolicy(), group=group, window=window, hints=hints,
+        )
+        for group, window, layers in (("full", None, (0, 2)), ("sliding", 8, (1, 3)))
+    )  # fmt: skip
+    assert full.layout == sliding.layout
+    built: list[CopyContext] = []
+
+    class Swap(BlockCacheCopy):
+        def __init__(self, context: CopyContext, *, host_is_src: bool) -> None:
+            built.append(context)
+
+        def __call__(self, pairs: BlockPairs, after: object = ()) -> Completion:
+            return COMPLETED
+
+    monkeypatch.setattr("cachecore_cuda_triton.swap.CudaSwap", Swap)
+    record = layerwise_swap_in(CachePlanSet((full, sliding), "cuda", "cuda-triton"), layers_per_step=2)
+    with CacheEngine(
+        CachePlanSet((full, sliding), "cpu", "torch-default"),
+        {"full": 4, "sliding": 4},
+        backend=TorchBackend(),
+        copies=(
+            replace(record, probe=lambda src, dst: None if dst.layout == full.layout else "out"),
+            *cachecore_register_block_copies(),
+        ),
+        device="cpu",
+        host_counts={"full": 4, "sliding": 4},
+    ) as engine:
+        arrivals = engine.swap_in({0: 1}, group="sliding")
+
+    assert [arrivals.layer(layer) for layer in (1, 3)] == [COMPLETED, COMPLETED]
+    with pytest.raises(CacheLookupError, match="its layers are 1, 3"):
+        arrivals.layer(0)
+    if one_run:  # K and V of both layers are neighbours in a page
+        assert {len(context.segments) for context in built} == {1}
+
+
+def test_a_group_that_is_not_named_is_found_by_its_layout() -> None:
+    plans = plan_set(specs_of(), pages=2)
+    device = TorchBackend().allocate(plans.only().layout, 8, DeviceSpec.parse("cpu"))
+    named = [CopyContext(TorchBackend(), device, TorchBackend(), device, 4, 4, (), group) for group in ("other", None)]
+
+    for context in named:
+        assert list(layers_of(plans, context)) == [0, 1, 2]
 
 
 def test_rows_of_a_layer_come_from_every_spec_that_has_it() -> None:

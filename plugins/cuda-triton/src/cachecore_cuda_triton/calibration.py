@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock
@@ -16,15 +18,13 @@ from typing import NamedTuple
 
 import torch
 
-from cachecore import PlanError
+from cachecore import AllocationError, PlanError
 from cachecore_cuda_triton.measuring import Bench, measured_length
 
 __all__ = ["WAYS", "Calibration", "Choice", "calibration", "calibration_file", "choose", "is_one_run"]
 
 WAYS = ("staged", "pitched", "direct")
 """What can be forced. A block that is one run goes *whole* where others go pitched: there are no rows to space."""
-
-_ONE_RUN = "a plan with LayoutHints(one_run_per_block=True) moves whole blocks"
 
 Runs = Sequence[tuple[int, int]]
 """(bytes of a run, runs) of a block."""
@@ -58,8 +58,8 @@ class Calibration:
         """What staging reaches on average over a device that is free and one that is busy."""
         return 2 / (1 / self.staged + 1 / self.staged_beside)
 
-    def choose(self, runs: Runs) -> Choice:
-        """The way for blocks made of ``runs``."""
+    def choose(self, runs: Runs, hint: str = "") -> Choice:
+        """The way for blocks made of ``runs``; ``hint`` ends the reason of rows."""
         rates, one_run = (self.whole, True) if is_one_run(runs) else (self.pitched, False)
         by_engines = tuple(
             not length or rates[measured_length(length, one_run=one_run)] >= self.staging for length, _ in runs
@@ -77,7 +77,7 @@ class Calibration:
             return Choice(way, by_engines, self.direct_whole_nbytes, f"a block is one run: {engines}, {staging}")
         ways = sorted({"pitched" if yes else "staged" for yes in by_engines} or {"pitched"})
         mixed = ", row length by row length" * (len(ways) > 1)
-        told = f"rows like these: {engines}, {staging}{mixed}; {_ONE_RUN}"
+        told = f"rows like these: {engines}, {staging}{mixed}{hint}"
         return Choice("+".join(ways), by_engines, self.direct_rows_nbytes, told)
 
 
@@ -86,8 +86,8 @@ def is_one_run(runs: Runs) -> bool:
     return len(runs) == 1 and runs[0][1] == 1
 
 
-def choose(device: torch.device, direction: str, runs: Runs) -> Choice:
-    """The forced way, or what was measured best on ``device`` for blocks made of ``runs``.
+def choose(device: torch.device, direction: str, runs: Runs, hint: str = "") -> Choice:
+    """The forced way, or what was measured best on ``device`` for blocks made of ``runs``; ``hint`` is told with rows.
 
     Raises
     ------
@@ -102,11 +102,10 @@ def choose(device: torch.device, direction: str, runs: Runs) -> Choice:
         way = engines if forced == "pitched" else forced
         return Choice(way, (forced == "pitched",) * len(runs), 0, f"forced by CACHECORE_CUDA_SWAP={forced}")
     try:
-        return calibration(device, direction, runs).choose(runs)
-    except torch.OutOfMemoryError:
-        return Choice(
-            engines, (True,) * len(runs), 0, f"nothing could be measured, as {device} has no room; engines need none"
-        )
+        return calibration(device, direction, runs).choose(runs, hint)
+    except (torch.OutOfMemoryError, AllocationError) as error:
+        why = str(error).partition("\n")[0]
+        return Choice(engines, (True,) * len(runs), 0, f"nothing could be measured ({why}); the engines need no room")
 
 
 _known: dict[tuple[str, str], Calibration] = {}
@@ -145,9 +144,12 @@ def _measure(
 
 
 def calibration_file() -> Path:
-    """Where measurements are kept: ``$XDG_CACHE_HOME/cachecore/cuda-triton.json``."""
-    folder = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(folder) / "cachecore" / "cuda-triton.json"
+    """Where measurements are kept: ``$XDG_CACHE_HOME/cachecore/cuda-triton.json``; OSError without any home."""
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError as error:
+        raise OSError(f"no home: {error}") from error
+    return folder / "cachecore" / "cuda-triton.json"
 
 
 def _device_key(device: torch.device) -> str:
@@ -175,17 +177,20 @@ def _rate(value: object) -> float:
 
 
 def _save(key: str, direction: str, measured: Calibration) -> None:
-    path = calibration_file()
-    try:
-        kept = json.loads(path.read_text())
-        ours = dict(kept.get(key) or {})
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError):
-        kept, ours = {}, {}
-    kept[key] = {**ours, direction: asdict(measured)}
-    beside = path.with_suffix(f".{os.getpid()}")
-    try:
+    with suppress(OSError):  # a home that cannot be written costs a measurement a process
+        path = calibration_file()
+        try:
+            kept = json.loads(path.read_text())
+            ours = dict(kept.get(key) or {})
+        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+            kept, ours = {}, {}
+        kept[key] = {**ours, direction: asdict(measured)}
         path.parent.mkdir(parents=True, exist_ok=True)
-        beside.write_text(json.dumps(kept, indent=1))
-        beside.replace(path)
-    except OSError:
-        return  # a home that cannot be written costs a measurement a process
+        handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f"{path.stem}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                json.dump(kept, file, indent=1)
+            os.replace(beside, path)
+        except BaseException:
+            os.unlink(beside)
+            raise

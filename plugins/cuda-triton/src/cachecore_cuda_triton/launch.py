@@ -48,7 +48,7 @@ def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, c
     ``start`` and ``count`` take some of the pairs only.
     """
     num_pairs = ids.shape[1]
-    count = num_pairs if count is None else count
+    count = num_pairs - start if count is None else count
     if not table.num_tiles or not count:
         return
     if table.device.type != "cuda":

@@ -19,9 +19,18 @@ from cachecore import (
     CopySide,
     PlanError,
 )
+from cachecore.transfer import row_segments
 from cachecore_cuda_triton.plugin import PRIORITY, probe_swap
 
-__all__ = ["LayerArrivals", "LayerwiseSwapIn", "Rows", "layerwise_swap_in", "rows_by_layer", "segments_of_rows"]
+__all__ = [
+    "LayerArrivals",
+    "LayerwiseSwapIn",
+    "Rows",
+    "layers_of",
+    "layerwise_swap_in",
+    "rows_by_layer",
+    "segments_of_rows",
+]
 
 Rows = tuple[tuple[int, int], ...]
 """``(spec, row)`` of everything that arrives together."""
@@ -107,26 +116,28 @@ def layerwise_swap_in(plans: CachePlanSet, *, layers_per_step: int | None = None
     """
     if layers_per_step is not None and layers_per_step < 1:
         raise PlanError(f"layers_per_step is {layers_per_step}; expected 1 or more")
-    known = [(plan.layout, rows_by_layer(plan.specs)) for plan in plans.blocks]
-
-    def rows_of(side: CopySide) -> Mapping[int, Rows] | None:
-        return next((layers for layout, layers in known if layout == side.layout), None)
 
     def probe(src: CopySide, dst: CopySide) -> str | None:
         if src.device.type != "cpu":
             return "serves swaps in only"
-        if rows_of(dst) is None:
+        if not any(plan.layout == dst.layout for plan in plans.blocks):
             return "the device side belongs to no block group of the plans it was made for"
         return probe_swap(src, dst)
 
     def build(context: CopyContext) -> BlockCacheCopy:
         from cachecore_cuda_triton.swap import CudaSwap
 
-        layers = next(layers for layout, layers in known if layout == context.dst.layout)
+        layers = layers_of(plans, context)
         step = layers_per_step or -(-len(layers) // _NUM_STEPS) or 1
         return LayerwiseSwapIn(context, layers, layers_per_step=step, build=partial(CudaSwap, host_is_src=True))
 
     return BlockCopyInfo("cuda-layerwise-swap-in", PRIORITY + 10, probe, build)
+
+
+def layers_of(plans: CachePlanSet, context: CopyContext) -> dict[int, Rows]:
+    """Rows by layer of the group that ``context`` moves: of that name, since groups may have equal layouts."""
+    alike = [plan for plan in plans.blocks if plan.layout == context.dst.layout]
+    return rows_by_layer(next((plan for plan in alike if plan.name == context.group), alike[0]).specs)
 
 
 def rows_by_layer(specs: Iterable[CacheTensorSpec]) -> dict[int, Rows]:
@@ -142,15 +153,4 @@ def segments_of_rows(context: CopyContext, rows: Iterable[tuple[int, int]]) -> t
     """The bytes of some rows of every block, as :attr:`CopyContext.segments` are of all."""
     src, dst = context.src, context.dst
     pages = src.num_entries * src.layout.pages_per_entry // context.num_src_blocks
-    segments = []
-    for index, row in rows:
-        sides = []
-        for side in (src, dst):
-            at = side.layout.row_strides(index, row, side.num_entries)
-            per_block = pages // side.layout.pages_per_entry
-            page_stride = at.entry if side.layout.pages_per_entry == 1 else at.page
-            sides.append((at.pool, at.start, at.entry * per_block, page_stride))
-        nbytes = src.layout.slices[index][row].nbytes // src.layout.pages_per_entry
-        if nbytes:
-            segments.append(CopySegment(*sides[0], *sides[1], nbytes, pages))
-    return tuple(segments)
+    return row_segments(src.layout, src.num_entries, dst.layout, dst.num_entries, pages, rows)

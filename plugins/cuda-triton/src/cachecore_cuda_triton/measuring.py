@@ -18,7 +18,7 @@ from cachecore_cuda_triton.launch import launch_copy, launch_copy_few, upload_id
 from cachecore_cuda_triton.pinned import pinned_pages
 from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
 
-__all__ = ["DIRECT_PROGRAMS", "Bench", "measured_length"]
+__all__ = ["DIRECT_PROGRAMS", "Bench", "measured_length", "spread"]
 
 DIRECT_PROGRAMS = 16
 """Programs of the direct kernel: enough for the link, few enough to leave the model its multiprocessors."""
@@ -28,6 +28,9 @@ _PAYLOAD = 32 << 20
 
 _ROWS = 64
 _PITCH = 1 << 20
+_MOST_OPS = 4096
+"""Operations of the driver in one measurement: very short runs are a smaller payload then, and slow enough to tell."""
+
 _RUN = 16 << 10
 """Bytes of the scattered runs that are staged."""
 
@@ -43,6 +46,18 @@ _PHASES = 9
 def measured_length(nbytes: int, *, one_run: bool) -> int:
     """The length that stands for runs of ``nbytes``: their own, up to what a measurement moves."""
     return min(nbytes, _PAYLOAD if one_run else _PITCH)
+
+
+def spread(run: int, rows: int, payload: int, *, out: bool) -> tuple[list[CopySegment], int]:
+    """Segments of at most ``rows`` rows of ``run`` bytes, and as many blocks of them as fit ``payload``."""
+    rows = max(1, min(rows, payload // run))
+    num_blocks = max(1, min(payload // (rows * run), _MOST_OPS))
+    stride = run if rows > 1 else 2 * run  # rows of neighbouring blocks are neighbours; whole blocks here are not
+    segments = []
+    for row in range(rows):
+        device, host = (0, row * _PITCH, stride, run), (0, row * run, rows * run, run)
+        segments.append(CopySegment(*device, *host, run, 1) if out else CopySegment(*host, *device, run, 1))
+    return segments, num_blocks
 
 
 class Bench:
@@ -107,16 +122,11 @@ class Bench:
 
     def _engines(self, run: int, rows: int, payload: int) -> tuple[Callable[[], None], int]:
         """What queues blocks of ``rows`` rows of ``run`` bytes, as many as fit the payload, and their bytes."""
-        stride = run if rows > 1 else 2 * run  # rows of neighbouring blocks are neighbours; whole blocks here are not
-        segments = []
-        for row in range(rows):
-            device, host = (0, row * _PITCH, stride, run), (0, row * run, rows * run, run)
-            segments.append(CopySegment(*device, *host, run, 1) if self._out else CopySegment(*host, *device, run, 1))
+        segments, num_blocks = spread(run, rows, payload, out=self._out)
         ends = [self._rows.data_ptr()], [self._host.data_ptr()]
         copies = EngineCopies(segments, *(ends if self._out else reversed(ends)))
-        num_blocks = max(1, payload // (rows * run))
         pairs = BlockPairs(range(num_blocks), range(num_blocks))
-        return lambda: copies.queue(pairs, self._stream.cuda_stream), num_blocks * rows * run
+        return lambda: copies.queue(pairs, self._stream.cuda_stream), num_blocks * len(segments) * run
 
     def _staged(self, nbytes: int) -> None:
         ids, stream = self._ids[:, : nbytes // _RUN].contiguous(), self._stream.cuda_stream

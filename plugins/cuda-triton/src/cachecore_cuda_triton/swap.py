@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import torch
 from cachecore_torch_default import completion_of_stream
 
-from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, Completion, CopyContext
+from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, CacheLayout, Completion, CopyContext
 from cachecore_cuda_triton.block_copy import pool_addresses
 from cachecore_cuda_triton.by_engines import EngineCopies
 from cachecore_cuda_triton.calibration import choose
@@ -28,6 +28,15 @@ from cachecore_cuda_triton.submission import record, wait
 from cachecore_cuda_triton.tiles import runs_of, tile_table
 
 __all__ = ["CudaSwap"]
+
+
+_HINT = "; a plan with LayoutHints(one_run_per_block=True) moves whole blocks"
+
+
+def _has_rows(layout: CacheLayout) -> bool:
+    """Whether a block is many runs of the device that the hint would make one: dense rows it cannot."""
+    runs = sum(pool.outer for pool in layout.pools if pool.inner)
+    return runs > 1 and "contiguous" not in layout.kind
 
 
 class CudaSwap(BlockCacheCopy):
@@ -46,7 +55,8 @@ class CudaSwap(BlockCacheCopy):
         self._block_nbytes = context.block_nbytes
         self._each = why_each()
         runs = [(segment.nbytes, segment.num_pages) for segment in context.segments]
-        self._way, by_engines, self._direct_nbytes, self._why = choose(self._device, direction, runs)
+        hint = _HINT if _has_rows(device.layout) else ""
+        self._way, by_engines, self._direct_nbytes, self._why = choose(self._device, direction, runs, hint)
         long = [segment for segment, yes in zip(context.segments, by_engines, strict=True) if yes]
         short = [segment for segment, yes in zip(context.segments, by_engines, strict=True) if not yes]
         self._engines = EngineCopies(long, src, dst) if long else None
