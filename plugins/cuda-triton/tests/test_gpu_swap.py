@@ -39,7 +39,7 @@ def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Every way, whatever calibration would choose; of the mixed one, rows from 100 bytes on go pitched."""
     if request.param == "pitched+staged":
 
-        def mixed(device: torch.device, direction: str, runs: calibration.Runs) -> calibration.Choice:
+        def mixed(device: torch.device, direction: str, runs: calibration.Runs, hint: str) -> calibration.Choice:
             return calibration.Choice("pitched+staged", tuple(length >= 100 for length, _ in runs), 0, "for a test")
 
         monkeypatch.setattr(swap, "choose", mixed)

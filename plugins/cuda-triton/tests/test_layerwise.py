@@ -82,9 +82,8 @@ def row_bytes(engine: CacheEngine[Any]) -> list[bytes]:
     """What the rows hold, without what lies between them."""
     allocation = engine.allocation()
     pools = [
-        torch.frombuffer(bytearray(content), dtype=torch.uint8).view(spec.outer, allocation.num_entries, spec.inner)
+        torch.tensor(list(content), dtype=torch.uint8).view(spec.outer, allocation.num_entries, spec.inner)
         for spec, content in zip(allocation.layout.pools, tier_contents(engine, host=False), strict=True)
-        if content
     ]
     return [
         pools[place.pool][place.outer, :, place.offset : place.offset + place.nbytes].contiguous().numpy().tobytes()

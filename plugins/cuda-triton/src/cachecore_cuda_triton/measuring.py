@@ -165,13 +165,14 @@ class Bench:
             with torch.cuda.stream(self._side):
                 occupy[(count,)](out, steps, THREADS=OCCUPY_THREADS, num_warps=OCCUPY_THREADS // 32)
 
-        steps = 1 << 14
+        steps = 1 << 17
         fill(steps)  # compiles
-        self._side.synchronize()
-        started = time.perf_counter()
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record(self._side)
         fill(steps)
-        self._side.synchronize()
-        return partial(fill, max(1, int(steps * _BUSY_S / (time.perf_counter() - started))))
+        end.record(self._side)
+        end.synchronize()
+        return partial(fill, max(1, int(steps * _BUSY_S / (begin.elapsed_time(end) / 1e3))))
 
     def _table(self, dense: int) -> TileTable:
         scattered = self._rows.data_ptr(), 2 * _RUN
