@@ -37,6 +37,11 @@ def copy_cause(
             at = dst.payload(spec, row, other, page)
             if other not in named and _bytes(found, at) == want != _bytes(target, at):
                 return f"it landed in block {other}: destination ids are off by {other - block}"
+        if page and _bytes(found, first := dst.payload(spec, row, block, 0)) != _bytes(target, first):
+            return (
+                f"kernel page 0 of the block arrived and page {page} did not: the size of an entry taken for a "
+                "block's, or a loop over pages that stops early"
+            )
         return _nothing_arrived(src, dst, source, target, found, pairs)
     same = next(at for at in range(len(want)) if want[at] != got[at])
     if got[same:] == old[same:]:

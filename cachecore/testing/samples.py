@@ -10,26 +10,31 @@ from typing import Any
 from cachecore.meaning import Plane
 from cachecore.schema import CacheTensorSpec, StateCacheRequest
 
-__all__ = ["BLOCK_CASES", "STATE_CASES", "BlockCase", "StateCase", "block_case", "random_specs"]
+__all__ = ["BLOCK_CASES", "MOVED_CASES", "STATE_CASES", "BlockCase", "StateCase", "block_case", "random_specs"]
 
 Specs = tuple[CacheTensorSpec, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockCase:
-    """A block group to plan: its specs for a page of so many tokens, and the pages of a block."""
+    """A block group to plan: its specs for a page of so many tokens, and the pages of a block.
+
+    ``one_run`` plans with ``LayoutHints(one_run_per_block=True)``.
+    """
 
     name: str
     specs: Callable[[int], Specs]
     pages_per_block: int = 1
+    one_run: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class StateCase:
-    """A state group to plan."""
+    """A state group to plan, with ``one_run`` as block cases have it."""
 
     name: str
     requests: tuple[StateCacheRequest, ...]
+    one_run: bool = False
 
 
 def _layer(name: str, shape: tuple[int, ...], dtype: str, rows: int = 2, **more: Any) -> CacheTensorSpec:
@@ -98,6 +103,15 @@ def _aligned(page: int) -> Specs:
     )
 
 
+def _unequal(page: int) -> Specs:
+    return (
+        *_kv(page),
+        _consumer("window", (5, 3), "float32", 3),
+        _consumer("odd", (33,), "uint8", 4, alignment=1),
+        _consumer("counts", (1,), "int64", 1),
+    )
+
+
 def _narrow(page: int) -> Specs:
     return (
         _layer("k_cache", (4, 1, 6), "float8_e4m3fn", 3, alignment=1),
@@ -120,13 +134,27 @@ BLOCK_CASES = (
     BlockCase("aligned", _aligned),
     BlockCase("one-byte-floats-4-pages", _narrow, 4),
 )
-"""Block groups. Every copy and view is tried with each."""
+"""Block groups, planned as their policy does unasked."""
+
+MOVED_CASES = (
+    *BLOCK_CASES,
+    BlockCase("kv-2-pages-one-run", _kv, 2, one_run=True),
+    BlockCase("unequal-rows-4-pages-one-run", _unequal, 4, one_run=True),
+    BlockCase("without-v-2-pages-one-run", _sparse_mla, 2, one_run=True),
+)
+"""The same, and block groups of one run a block. Every copy, swap and view is tried with each."""
 
 
 def block_case(name: str) -> BlockCase:
     """The sample of that name."""
     return next(case for case in BLOCK_CASES if case.name == name)
 
+
+_UNLIKE = (
+    StateCacheRequest(name="window", shape=(9, 3), dtype="uint8", layers=(7, 1), alignment=1),
+    StateCacheRequest(name="steps", shape=(1,), dtype="int64"),
+    StateCacheRequest(name="carry", shape=(5,), dtype="float16", layers=(3,)),
+)
 
 STATE_CASES = (
     StateCase(
@@ -136,14 +164,8 @@ STATE_CASES = (
             StateCacheRequest(name="ssm", shape=(2, 4, 8), dtype="float32", layers=(0, 2, 5)),
         ),
     ),
-    StateCase(
-        "unlike",
-        (
-            StateCacheRequest(name="window", shape=(9, 3), dtype="uint8", layers=(7, 1), alignment=1),
-            StateCacheRequest(name="steps", shape=(1,), dtype="int64"),
-            StateCacheRequest(name="carry", shape=(5,), dtype="float16", layers=(3,)),
-        ),
-    ),
+    StateCase("unlike", _UNLIKE),
+    StateCase("unlike-one-run", _UNLIKE, one_run=True),
 )
 """State groups: rows scoped to layers, unequal row counts, a state without layers."""
 

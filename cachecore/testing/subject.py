@@ -22,6 +22,7 @@ from cachecore.schema import BlockCacheGeometry
 from cachecore.state_plan import StateCachePlan, plan_from_states
 from cachecore.testing.arrays import ArrayAdapter, arrays_of
 from cachecore.testing.faults import Fault, Skipped
+from cachecore.testing.one_run import one_run
 from cachecore.testing.samples import BLOCK_CASES, BlockCase, StateCase
 from cachecore.testing.ways import Ways, own_first
 
@@ -128,12 +129,17 @@ class Subject:
         raise Skipped(f"the policy refuses every geometry of {case.name}: {refusal}")
 
     def plan(self, case: BlockCase, hints: LayoutHints | None = None, *, group: str = "full") -> BlockCachePlan:
-        """The policy's own plan."""
+        """The policy's own plan; :class:`Skipped` where the case wants one run a block, and the policy has none."""
         geometry = self.geometry(case)
-        return plan_from_specs(case.specs(geometry.page_size), geometry, self.policy, group=group, hints=hints)
+        specs = case.specs(geometry.page_size)
+        if case.one_run:
+            return one_run(lambda hint: plan_from_specs(specs, geometry, self.policy, group=group, hints=hint))
+        return plan_from_specs(specs, geometry, self.policy, group=group, hints=hints)
 
     def state_plan(self, case: StateCase) -> StateCachePlan:
-        """The policy's own plan of one state group."""
+        """The policy's own plan of one state group; skipped as a block group's is."""
+        if case.one_run:
+            return one_run(lambda hint: plan_from_states(case.requests, self.policy, hints=hint)[0])
         return plan_from_states(case.requests, self.policy)[0]
 
     def open(

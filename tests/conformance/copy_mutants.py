@@ -236,7 +236,7 @@ COPY_MUTANTS = [
     _mutant(DescriptorTable, "copy/large[8640-runs]", "a loop over rows, pools or pairs that stops early"),
     _mutant(SwapDescriptorTable, "swap/many-runs", "a loop over rows, pools or pairs that stops early"),
     _mutant(ThirtyTwoBits, "copy/far-offsets", "offsets computed in 32 bits wrap around"),
-    _mutant(FirstPageOnly, "copy/between-layouts", "a loop over rows, pools or pairs that stops early"),
+    _mutant(FirstPageOnly, "copy/between-layouts", "a loop over pages that stops early"),
     _mutant(PaddingOfAnotherBlock, "copy/one-pair[aligned]", "padding of a block that is no destination"),
     _mutant(AssumesBlockMajorHost, "swap/other-host-layouts[contiguous]", "swap_out"),
     _mutant(DoneTooEarly, "copy/one-pair", "was not done when it said so"),

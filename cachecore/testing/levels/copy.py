@@ -15,7 +15,7 @@ from cachecore.testing.checks import Check, check
 from cachecore.testing.contents import check_copy, check_same, dump, fill
 from cachecore.testing.faults import Fault, Skipped
 from cachecore.testing.places import Places
-from cachecore.testing.samples import BLOCK_CASES, BlockCase, block_case
+from cachecore.testing.samples import BLOCK_CASES, MOVED_CASES, BlockCase, block_case
 from cachecore.testing.subject import Subject
 from cachecore.transfer import resolve_copy
 
@@ -56,13 +56,13 @@ def copy_batches(subject: Subject, engine: CacheEngine[Any], batches: Sequence[P
         before = after
 
 
-@check("copy", "many-pairs", BLOCK_CASES)
+@check("copy", "many-pairs", MOVED_CASES)
 def many_pairs(subject: Subject, case: BlockCase) -> str | None:
     """Several pairs: forks, neighbours in both orders, the first and the last block."""
     return _copy(subject, subject.plan(case), _NUM_BLOCKS, [_MANY])
 
 
-@check("copy", "one-pair", BLOCK_CASES)
+@check("copy", "one-pair", MOVED_CASES)
 def one_pair(subject: Subject, case: BlockCase) -> str | None:
     """One pair at a time, up and down, and on top of what an earlier copy left."""
     return _copy(subject, subject.plan(case), _NUM_BLOCKS, [[(0, 10)], [(10, 4)], [(1, 0)], [(4, 5)]])

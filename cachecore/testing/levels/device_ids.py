@@ -9,7 +9,7 @@ from cachecore.testing.checks import Check, check
 from cachecore.testing.contents import check_copy, dump, fill
 from cachecore.testing.faults import Fault
 from cachecore.testing.levels.copy import places_of
-from cachecore.testing.samples import BLOCK_CASES, BlockCase
+from cachecore.testing.samples import BLOCK_CASES, MOVED_CASES, BlockCase
 from cachecore.testing.subject import Subject
 
 __all__ = ["CHECKS"]
@@ -43,13 +43,13 @@ def _copies(subject: Subject, case: BlockCase, batches: Sequence[Pairs]) -> str 
         return engine.stats().groups[0].copies[0].path
 
 
-@check("device-ids", "no-padding", BLOCK_CASES)
+@check("device-ids", "no-padding", MOVED_CASES)
 def no_padding(subject: Subject, case: BlockCase) -> str | None:
     """The pairs named are copied."""
     return _copies(subject, case, [[(0, 8)], [(3, 0), (3, 1), (4, 7), (5, 6)]])
 
 
-@check("device-ids", "padding", BLOCK_CASES)
+@check("device-ids", "padding", MOVED_CASES)
 def padding(subject: Subject, case: BlockCase) -> str | None:
     """Pairs of -1 are ignored at the end, at the start and in between; a pair is padding if either id is -1."""
     return _copies(
@@ -64,7 +64,7 @@ def padding(subject: Subject, case: BlockCase) -> str | None:
     )
 
 
-@check("device-ids", "nothing-but-padding", BLOCK_CASES)
+@check("device-ids", "nothing-but-padding", MOVED_CASES)
 def nothing_but_padding(subject: Subject, case: BlockCase) -> str | None:
     """A batch of padding alone changes nothing: no block 0, no last block."""
     return _copies(subject, case, [[(-1, -1)], [(-1, -1)] * 33])

@@ -15,6 +15,7 @@ from cachecore.schema import BlockCacheGeometry, CacheTensorSpec
 from cachecore.state_plan import state_specs
 from cachecore.testing.checks import Check, check
 from cachecore.testing.faults import Fault, Skipped
+from cachecore.testing.one_run import runs_of
 from cachecore.testing.places import prove
 from cachecore.testing.samples import BLOCK_CASES, STATE_CASES, BlockCase, StateCase, random_specs
 from cachecore.testing.subject import Subject
@@ -92,10 +93,10 @@ def block_layouts_at_random(subject: Subject) -> str | None:
 @check("layout", "states", STATE_CASES)
 def state_layouts(subject: Subject, case: StateCase) -> str | None:
     """Every row of a state group stands once and apart, on both tiers."""
-    specs = state_specs(case.requests)
-    device = subject.policy.select_state_layout(specs, LayoutHints())
+    specs, hints = state_specs(case.requests), LayoutHints(one_run_per_block=case.one_run)
+    device = subject.policy.select_state_layout(specs, hints)
     _validated(device, specs, "state layout", host=False)
-    host = subject.policy.select_state_host_layout(specs, device, LayoutHints())
+    host = subject.policy.select_state_host_layout(specs, device, hints)
     _validated(host, specs, "host layout of states", host=True)
     prove(device, specs, 1, "state layout")
     prove(host, specs, 1, "host layout of states")
@@ -149,7 +150,7 @@ def one_run(subject: Subject, case: BlockCase) -> str | None:
         return f"refused: {error}"
     prove(device, specs, geometry.pages_per_block, "device layout, one run a block")
     prove(host, specs, geometry.pages_per_block, "host layout, one run a block")
-    runs = sum(pool.outer for pool in device.pools if pool.inner)
+    runs = runs_of(device)
     return None if runs == 1 else f"not honoured: a block is {runs} runs in layout {device.kind}"
 
 

@@ -20,7 +20,7 @@ from cachecore.testing.checks import Check, check
 from cachecore.testing.contents import check_copy, check_same, dump, fill
 from cachecore.testing.faults import Skipped
 from cachecore.testing.levels.copy import places_of
-from cachecore.testing.samples import BLOCK_CASES, BlockCase, block_case
+from cachecore.testing.samples import BLOCK_CASES, MOVED_CASES, BlockCase, block_case
 from cachecore.testing.subject import Subject
 from cachecore.transfer import block_segments
 
@@ -58,13 +58,13 @@ def swap_both_ways(
     check_same(f"swap_in{when} changed the host tier", there, moved, dump(backend, host), wrong_way)
 
 
-@check("swap", "round-trip", BLOCK_CASES)
+@check("swap", "round-trip", MOVED_CASES)
 def round_trip(subject: Subject, case: BlockCase) -> str | None:
     """Out to scattered host blocks, back to other device blocks."""
     return swap_and_compare(subject, subject.plan(case))
 
 
-@check("swap", "all-in-order", BLOCK_CASES)
+@check("swap", "all-in-order", MOVED_CASES)
 def all_in_order(subject: Subject, case: BlockCase) -> str | None:
     """Neighbours on both sides, which a fast path joins."""
     order = [(block, block) for block in range(_NUM_HOST_BLOCKS)]

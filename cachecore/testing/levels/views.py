@@ -16,7 +16,7 @@ from cachecore.testing.contents import check_same, dump, fill
 from cachecore.testing.faults import Fault
 from cachecore.testing.levels.memory import allocated
 from cachecore.testing.places import Places
-from cachecore.testing.samples import BLOCK_CASES, BlockCase
+from cachecore.testing.samples import BLOCK_CASES, MOVED_CASES, BlockCase
 from cachecore.testing.subject import Subject
 
 __all__ = ["CHECKS", "write_rows"]
@@ -25,7 +25,7 @@ _NUM_BLOCKS = 3
 _COPY = "flatten(), reshape() or contiguous() of a strided view returns a copy: the in-place write reaches nothing"
 
 
-@check("views", "shape-dtype-strides", BLOCK_CASES)
+@check("views", "shape-dtype-strides", MOVED_CASES)
 def shape_dtype_strides(subject: Subject, case: BlockCase) -> str | None:
     """Row views and whole views have the spec's shape and dtype, and the layout's strides."""
     plan, adapter = subject.plan(case), subject.adapter()
@@ -95,7 +95,7 @@ def _check_view(
             )
 
 
-@check("views", "write-reaches-the-pool", BLOCK_CASES)
+@check("views", "write-reaches-the-pool", MOVED_CASES)
 def write_reaches_the_pool(subject: Subject, case: BlockCase) -> str | None:
     """What is written through a row's view is in the pool where the layout says, and nothing else changes."""
     adapter = subject.adapter()
@@ -164,7 +164,7 @@ def _pattern(spec: CacheTensorSpec, row: int, block: int, page: int) -> bytes:
     return bytes(random.randrange(0x10, 0x3C) for _ in range(spec.page_nbytes))
 
 
-@check("views", "read-shows-the-pool", BLOCK_CASES)
+@check("views", "read-shows-the-pool", MOVED_CASES)
 def read_shows_the_pool(subject: Subject, case: BlockCase) -> str | None:
     """What stands in the pool is seen through views that were made before it was written."""
     plan, adapter = subject.plan(case), subject.adapter()
