@@ -21,7 +21,10 @@ T = TypeVar("T")
 _MOST_DIGITS = 18
 """Digits of a 64-bit number; Python refuses to read thousands."""
 
-_NAMED_ALIKE = ("head_dim", "v_head_dim", "latent_dim", "rope_dim", "sparse_mla", "quant_policy", "tp_rank")
+_NAMED_ALIKE = (
+    *("head_dim", "v_head_dim", "latent_dim", "rope_dim", "sparse_mla", "quant_policy", "tp_rank"),
+    *("one_run_per_block", "base_alignment"),
+)
 _OPTIONS = MappingProxyType(
     {
         "logical_block_size": "--block-size",

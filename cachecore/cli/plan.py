@@ -17,15 +17,17 @@ from cachecore.cli.options import (
     model_dtype,
     usage_error,
 )
-from cachecore.cli.terminal import print_json, show, table, write_text
+from cachecore.cli.planned import planned_data, planned_lines
+from cachecore.cli.terminal import print_json, show, write_text
 from cachecore.errors import PlanError
 from cachecore.kv import QUANT_POLICIES, KvCacheConfig, head_shard
-from cachecore.nbytes import format_nbytes
+from cachecore.layout_kinds import BASE_ALIGNMENT
 from cachecore.plan import GroupSpec
 from cachecore.plan_set import CachePlanSet
+from cachecore.policy import LayoutHints
 from cachecore.registry import PluginRegistry
 from cachecore.schema import BlockCacheGeometry
-from cachecore.sizing import UNBOUNDED, SizingAnswer, solve
+from cachecore.sizing import SizingAnswer, solve
 
 _DESCRIPTION = """\
 Plan the K/V caches of a model of a given shape for a device, without touching the device.
@@ -38,6 +40,9 @@ examples:
   Llama-3-8B on a GPU, int8 K/V, and what 20 GiB hold:
     cachecore plan --layers 32 --kv-heads 8 --head-dim 128 --dtype bfloat16 --quant-policy int8 \\
         --block-size 64 --kernel-block-size 16 --device cuda --memory 20GiB -o plan.json
+  Llama-3-8B where blocks are swapped: one run each, in pools that start at 2 MiB for the transfers:
+    cachecore plan --layers 32 --kv-heads 8 --head-dim 128 --block-size 64 --kernel-block-size 16 --device cuda \\
+        --one-run-per-block --base-alignment 2MiB --memory 20GiB --host-memory 64GiB -o plan.json
   Gemma-3 with three full layers, the rest keep a window of 512 tokens:
     cachecore plan --layers 18 --sliding-layers 0-4,6-10,12-16 --window 512 --kv-heads 1 --head-dim 256 \\
         --memory 8GiB --context-length 8192
@@ -79,6 +84,16 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
     cache.add_argument(
         "--tp-rank", type=at_least(0), default=0, metavar="N", help="which rank to plan for (default: 0)"
     )
+    cache.add_argument(
+        "--one-run-per-block", action="store_true", help="lay a block out as one run of bytes, where blocks are swapped"
+    )
+    cache.add_argument(
+        "--base-alignment",
+        type=byte_count,
+        default=BASE_ALIGNMENT,
+        metavar="BYTES",
+        help=f"where every pool starts, such as 2MiB (default: {BASE_ALIGNMENT})",
+    )
     place = parser.add_argument_group("where")
     place.add_argument("--device", type=device_name, default="cpu", help="device to plan for (default: cpu)")
     place.add_argument("--backend", metavar="NAME", help="force a backend: name or name@distribution")
@@ -93,7 +108,7 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
 def run(options: argparse.Namespace) -> int:
     """Plan, size and write."""
     _check_together(options)
-    plans = _plan(options)
+    plans, hints = _plan(options)
     answers: dict[str, SizingAnswer | None] = {}
     for tier, memory in (("device", options.memory), ("host", options.host_memory)):
         if memory is not None and options.context_length is None and len(plans) > 1:
@@ -106,9 +121,9 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         write_text(options.output, plans.dumps() + "\n")
     if options.json:
-        print_json(_data(plans, answers, options.output))
+        print_json(planned_data(plans, hints, answers, options.output))
     else:
-        show("\n".join(_text(plans, answers, options.output)))
+        show("\n".join(planned_lines(plans, hints, answers, options.output)))
     return 0
 
 
@@ -128,13 +143,14 @@ def _check_together(options: argparse.Namespace) -> None:
         usage_error(options, f"{given[0]} belongs to MLA; give --latent-dim too")
 
 
-def _plan(options: argparse.Namespace) -> CachePlanSet:
+def _plan(options: argparse.Namespace) -> tuple[CachePlanSet, LayoutHints]:
     sliding = options.sliding_layers or []
     unknown = sorted(set(sliding) - set(options.layers))
     if unknown:
         usage_error(options, f"--sliding-layers names layer {unknown[0]}, which --layers does not have")
     full = [layer for layer in options.layers if layer not in set(sliding)]
     try:
+        hints = LayoutHints(options.one_run_per_block, options.base_alignment)
         geometry = BlockCacheGeometry(options.block_size, options.kernel_block_size)
         configs = [_config(options, layers, name) for name, layers in (("full", full), ("sliding", sliding)) if layers]
         if options.latent_dim is None:
@@ -144,14 +160,16 @@ def _plan(options: argparse.Namespace) -> CachePlanSet:
     groups = [GroupSpec("sliding", geometry, options.window)] if sliding else []
     registry = PluginRegistry()
     registry.load_entry_points()
-    return build_block_cache_plan(
+    plans = build_block_cache_plan(
         geometry=geometry,
         device=options.device,
         kv=configs,
         groups=groups,
+        hints=hints,
         backend=options.backend,
         registry=registry,
     )
+    return plans, hints
 
 
 def _config(options: argparse.Namespace, layers: Sequence[int], group: str) -> KvCacheConfig:
@@ -169,73 +187,3 @@ def _config(options: argparse.Namespace, layers: Sequence[int], group: str) -> K
         sparse_mla=options.sparse_mla,
         group=group,
     )
-
-
-def _data(plans: CachePlanSet, answers: dict[str, SizingAnswer | None], output: str | None) -> dict[str, Any]:
-    data: dict[str, Any] = {
-        "device": plans.device,
-        "backend": plans.backend,
-        "groups": [
-            {
-                "group": plan.name,
-                "logical_block_size": plan.geometry.logical_block_size,
-                "kernel_block_size": plan.geometry.page_size,
-                "window": plan.group.window,
-                "policy": plan.policy,
-                "policy_version": plan.policy_version,
-                "layout": plan.layout.kind,
-                "block_nbytes": plan.block_nbytes(),
-                "host_block_nbytes": plan.block_nbytes(host=True),
-            }
-            for plan in plans.blocks
-        ],
-    }
-    for tier, answer in answers.items():
-        data[tier] = answer and {
-            "num_blocks": dict(answer.counts),
-            "needed_nbytes": answer.needed_nbytes,
-            "budget_nbytes": answer.budget_nbytes,
-            "longest_sequence": None if answer.longest_sequence == UNBOUNDED else answer.longest_sequence,
-            "num_requests": answer.num_requests,
-        }
-    data["output"] = output
-    if output is None:
-        data["plan"] = plans.to_json()
-    return data
-
-
-def _text(plans: CachePlanSet, answers: dict[str, SizingAnswer | None], output: str | None) -> list[str]:
-    lines = [f"plan for device {plans.device} by backend {plans.backend}"]
-    rows = [
-        [
-            plan.name,
-            plan.specs[0].num_rows,
-            plan.layout.kind,
-            plan.geometry.logical_block_size,
-            format_nbytes(plan.block_nbytes()),
-            format_nbytes(plan.block_nbytes() / plan.geometry.logical_block_size),
-        ]
-        for plan in plans.blocks
-    ]
-    lines += table(["group", "layers", "layout", "tokens a block", "a block", "a token"], rows, right="1345")
-    for tier, answer in answers.items():
-        if answer is not None:
-            lines += _sized(tier, answer)
-    if output is not None:
-        lines.append(f"wrote {output}; `cachecore explain {output}` tells why every byte stands where it does")
-    return lines
-
-
-def _sized(tier: str, answer: SizingAnswer) -> list[str]:
-    counts = ", ".join(f"{count:,} block{'s' * (count != 1)} of group {name}" for name, count in answer.counts.items())
-    longest = f"  the longest sequence that fits: {answer.longest_sequence:,} tokens"
-    if answer.longest_sequence == UNBOUNDED:
-        longest = "  a sequence of any length fits"
-    left = answer.budget_nbytes - answer.needed_nbytes
-    lines = [
-        f"{tier}: {format_nbytes(answer.budget_nbytes)} hold {counts} ({format_nbytes(left)} left)",
-        longest,
-    ]
-    if answer.num_requests is not None:
-        lines.append(f"  sequences of {answer.context_length:,} tokens that fit at once: {answer.num_requests:,}")
-    return lines

@@ -12,15 +12,29 @@ from samples import kv_plan, plan_set
 BROKEN = Path(__file__).parents[1] / "broken_plugins"
 
 PLUGIN = """
+from dataclasses import replace
+
 from cachecore import BackendInfo, BlockCopyInfo, ByteBackend, StandardLayoutPolicy, hookimpl
 from cachecore.transfer import ByteCopy
 
 class Demo(ByteBackend):
     name = "{name}"
 
+class Dense(StandardLayoutPolicy):
+    name = "dense"
+
+    def select_block_layout(self, specs, geometry, hints):
+        return super().select_block_layout([replace(one, per_row_contiguous=True) for one in specs], geometry, hints)
+
+class Deaf(StandardLayoutPolicy):
+    name = "deaf"
+
+    def select_block_layout(self, specs, geometry, hints):
+        return super().select_block_layout(specs, geometry, replace(hints, one_run_per_block=False))
+
 @hookimpl
 def cachecore_register_backends():
-    return [BackendInfo("{name}", ("demo",), {priority}, {probe}, StandardLayoutPolicy, Demo)]
+    return [BackendInfo("{name}", ("demo",), {priority}, {probe}, {policy}, Demo)]
 
 @hookimpl
 def cachecore_register_block_copies():
@@ -72,14 +86,21 @@ def install(tmp_path, monkeypatch):
     """Install a plugin, its dist-info included, for this process."""
 
     def installed(
-        name="demo", *, distribution=None, priority=7, probe="lambda device: None", bench=None, version="1.2"
+        name="demo",
+        *,
+        distribution=None,
+        priority=7,
+        probe="lambda device: None",
+        policy="StandardLayoutPolicy",
+        bench=None,
+        version="1.2",
     ):
         distribution = distribution or f"cachecore-{name}"
         module = f"{distribution}_module".replace("-", "_")
         site = tmp_path / distribution
         info = site / f"{distribution.replace('-', '_')}-{version}.dist-info"
         info.mkdir(parents=True)
-        (site / f"{module}.py").write_text(PLUGIN.format(name=name, priority=priority, probe=probe))
+        (site / f"{module}.py").write_text(PLUGIN.format(name=name, priority=priority, probe=probe, policy=policy))
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n")
         entries = f"[cachecore]\n{name} = {module}\n"
         if bench:

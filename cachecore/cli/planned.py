@@ -1,0 +1,100 @@
+"""What ``cachecore plan`` says of the plans that it made: as data, and in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cachecore.cli.terminal import table
+from cachecore.nbytes import format_nbytes
+from cachecore.plan import BlockCachePlan
+from cachecore.plan_set import CachePlanSet
+from cachecore.policy import LayoutHints
+from cachecore.sizing import UNBOUNDED, SizingAnswer
+
+Answers = Mapping[str, SizingAnswer | None]
+
+
+def planned_data(plans: CachePlanSet, hints: LayoutHints, answers: Answers, output: str | None) -> dict[str, Any]:
+    """The answer of ``--json``."""
+    data: dict[str, Any] = {
+        "device": plans.device,
+        "backend": plans.backend,
+        "hints": {"one_run_per_block": hints.one_run_per_block, "base_alignment": hints.base_alignment},
+        "groups": [
+            {
+                "group": plan.name,
+                "logical_block_size": plan.geometry.logical_block_size,
+                "kernel_block_size": plan.geometry.page_size,
+                "window": plan.group.window,
+                "policy": plan.policy,
+                "policy_version": plan.policy_version,
+                "layout": plan.layout.kind,
+                "host_layout": plan.host_layout.kind,
+                "block_runs": _runs(plan),
+                "block_nbytes": plan.block_nbytes(),
+                "host_block_nbytes": plan.block_nbytes(host=True),
+            }
+            for plan in plans.blocks
+        ],
+    }
+    for tier, answer in answers.items():
+        data[tier] = answer and {
+            "num_blocks": dict(answer.counts),
+            "needed_nbytes": answer.needed_nbytes,
+            "budget_nbytes": answer.budget_nbytes,
+            "longest_sequence": None if answer.longest_sequence == UNBOUNDED else answer.longest_sequence,
+            "num_requests": answer.num_requests,
+        }
+    data["output"] = output
+    if output is None:
+        data["plan"] = plans.to_json()
+    return data
+
+
+def planned_lines(plans: CachePlanSet, hints: LayoutHints, answers: Answers, output: str | None) -> list[str]:
+    """The same, for people."""
+    lines = [f"plan for device {plans.device} by backend {plans.backend}"]
+    rows = [
+        [
+            plan.name,
+            plan.specs[0].num_rows,
+            plan.layout.kind,
+            plan.geometry.logical_block_size,
+            format_nbytes(plan.block_nbytes()),
+            format_nbytes(plan.block_nbytes() / plan.geometry.logical_block_size),
+        ]
+        for plan in plans.blocks
+    ]
+    lines += table(["group", "layers", "layout", "tokens a block", "a block", "a token"], rows, right="1345")
+    if hints.one_run_per_block:
+        lines += [
+            f"note: policy {plan.policy} does not honour one_run_per_block: a block of group {plan.name} is {runs} runs"
+            for plan in plans.blocks
+            if (runs := _runs(plan)) > 1
+        ]
+    for tier, answer in answers.items():
+        if answer is not None:
+            lines += _sized(tier, answer)
+    if output is not None:
+        lines.append(f"wrote {output}; `cachecore explain {output}` tells why every byte stands where it does")
+    return lines
+
+
+def _runs(plan: BlockCachePlan) -> int:
+    return sum(pool.outer for pool in plan.layout.pools if pool.inner)
+
+
+def _sized(tier: str, answer: SizingAnswer) -> list[str]:
+    counts = ", ".join(f"{count:,} block{'s' * (count != 1)} of group {name}" for name, count in answer.counts.items())
+    longest = f"  the longest sequence that fits: {answer.longest_sequence:,} tokens"
+    if answer.longest_sequence == UNBOUNDED:
+        longest = "  a sequence of any length fits"
+    left = answer.budget_nbytes - answer.needed_nbytes
+    lines = [
+        f"{tier}: {format_nbytes(answer.budget_nbytes)} hold {counts} ({format_nbytes(left)} left)",
+        longest,
+    ]
+    if answer.num_requests is not None:
+        lines.append(f"  sequences of {answer.context_length:,} tokens that fit at once: {answer.num_requests:,}")
+    return lines
