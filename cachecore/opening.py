@@ -38,6 +38,8 @@ def open_groups(
         raise PluginError(
             f'a backend of type {type(backend).__name__} has no name; expected `name = "..."` in its class'
         )
+    if not isinstance(stable_addresses, bool):
+        raise TypeError(f"stable_addresses must be a bool, not {stable_addresses!r}")
     units = counts_for(plans, counts, "counts")
     host_units = counts_for(plans, host_counts, "host_counts")
     for plan in plans:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 import pytest
 from samples import COUNTS, HOST_COUNTS, POLICY, three_groups
 from stable_bytes import StableBytes
@@ -41,6 +43,16 @@ def test_device_memory_is_stable_when_asked_for(stable):
 
     assert len(backend.stable) == (3 if stable else 0)
     assert {group.stable_addresses for group in found.values()} == {stable}
+
+
+@pytest.mark.parametrize("wrong", ["false", "no", 2, None], ids=repr)
+def test_stable_addresses_is_a_bool(wrong):
+    backend = StableBytes()
+
+    with pytest.raises(TypeError, match=re.escape(f"stable_addresses must be a bool, not {wrong!r}")):
+        opened(backend, stable_addresses=wrong)
+
+    assert backend.taken_nbytes == 0
 
 
 def test_a_group_that_cannot_be_had_gives_the_others_back():
