@@ -1,7 +1,8 @@
 """Which way a swap takes: decided by what was measured on the device at hand, once, and kept.
 
-A threshold tuned on one machine is wrong on the next, so there is none here. Staging is measured alone
-and beside kernels that fill the device, as its own kernels wait for those; the copy engines do not.
+A threshold tuned on one machine is wrong on the next, so there is none here. Staging counts as what it
+reaches beside kernels that fill the device, since swaps run beside a model and its kernels wait for
+those; the copy engines do not.
 """
 
 from __future__ import annotations
@@ -53,25 +54,19 @@ class Calibration:
     direct_rows_nbytes: int
     direct_whole_nbytes: int
 
-    @property
-    def staging(self) -> float:
-        """What staging reaches on average over a device that is free and one that is busy."""
-        return 2 / (1 / self.staged + 1 / self.staged_beside)
-
     def choose(self, runs: Runs, hint: str = "") -> Choice:
         """The way for blocks made of ``runs``; ``hint`` ends the reason of rows."""
         rates, one_run = (self.whole, True) if is_one_run(runs) else (self.pitched, False)
         by_engines = tuple(
-            not length or rates[measured_length(length, one_run=one_run)] >= self.staging for length, _ in runs
+            not length or rates[measured_length(length, one_run=one_run)] >= self.staged_beside for length, _ in runs
         )
         block = sum(length * count for length, count in runs)
         seconds = sum(
             length * count / rates[measured_length(length, one_run=one_run)] for length, count in runs if length
         )
         engines = f"{block / max(1e-9, seconds) / 1e9:.1f} GB/s measured of the copy engines"
-        staging = (
-            f"{self.staged / 1e9:.1f} of staging, {self.staged_beside / 1e9:.1f} beside kernels that fill the device"
-        )
+        beside = f"{self.staged_beside / 1e9:.1f} beside kernels that fill the device, which counts"
+        staging = f"{self.staged / 1e9:.1f} of staging alone, {beside}"
         if one_run:
             way = "whole" if by_engines[0] else "staged"
             return Choice(way, by_engines, self.direct_whole_nbytes, f"a block is one run: {engines}, {staging}")
