@@ -110,7 +110,7 @@ def test_a_block_that_is_one_run_goes_whole(
     # 40 blocks of 1.2 MiB: some are queued before the rest
     monkeypatch.delenv("CACHECORE_CUDA_SWAP", raising=False)
     rates = defaultdict(lambda: 60e9)
-    monkeypatch.setattr(calibration, "calibration", lambda *_: calibration.Calibration(50e9, 50e9, {}, rates, 0, 0))
+    monkeypatch.setattr(calibration, "calibration", lambda *_: calibration.Calibration(50e9, 50e9, {}, rates, 0))
     specs = [*rows_spec(64, 16384 // pages), *rows_spec(5, 48, "short")]
     plans = plan_set(specs, pages, tokens=1, hints=LayoutHints(one_run_per_block=True))
     engine = open_gpu(plans, 80, 40)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import random
 from array import array
-from threading import RLock
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +11,9 @@ import torch
 from cachecore_cuda_triton import by_engines, carry, driver, staged
 from cachecore_cuda_triton.by_engines import EngineCopies
 from cachecore_cuda_triton.carry import Carrier
-from cachecore_cuda_triton.launch import upload_ids
 from cachecore_cuda_triton.staged import StagedMoves
-from cachecore_cuda_triton.tiles import TileTable
 from cachecore_torch_default.swap import HostRun
-from host_driver import host_driver
+from host_driver import HostRing, host_driver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +21,6 @@ from cachecore import BlockPairs, CopySegment
 
 __all__ = ["host_driver"]
 
-CPU = torch.device("cpu")
 NUM_DEVICE, NUM_HOST = 9, 7
 on_the_host = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -116,44 +110,6 @@ def test_some_blocks_are_queued_before_the_rest(host_driver: None, monkeypatch: 
     assert asked == [("copy_pieces", 2), ("copy_pieces", 18), ("copy_rows", 2), ("copy_rows", 18)]
 
 
-class HostRing:
-    """A ring of three slots in host memory, and kernels that the host runs at once."""
-
-    def __init__(self, slot_nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.device, self.generation, self.turn = CPU, 0, 0
-        self.slots: list[torch.Tensor] = []
-        self.free = self.full = [0, 0, 0]
-        self.kernels_handle = self.engines_handle = 0
-        self.lock = RLock()
-        self._slot_nbytes = slot_nbytes
-        self._numbers = torch.arange(NUM_HOST)
-        self.numbers_at = self._numbers.data_ptr()
-        monkeypatch.setattr(staged, "launch_copy_at", self._launch)
-        monkeypatch.setattr(staged, "upload", self._upload)
-
-    def grow(self, nbytes: int) -> None:
-        self.slots = [torch.empty(max(nbytes, self._slot_nbytes), dtype=torch.uint8) for _ in range(3)]
-        self.generation += 1
-
-    def next(self) -> int:
-        self.turn = (self.turn + 1) % 3
-        return self.turn
-
-    def _upload(self, device: torch.device, stream: int, ids: array[int]) -> SimpleNamespace:
-        self._ids = upload_ids(CPU, ids)[0]
-        return SimpleNamespace(address=self._ids.data_ptr(), release=lambda stream: None)
-
-    def _launch(self, table: TileTable, src: int, dst: int, count: int, stream: int) -> None:
-        for at, to in zip(ids_at(src, count), ids_at(dst, count), strict=True):
-            for first, target, src_stride, dst_stride, nbytes, _ in table.tiles.tolist():
-                base = table.address
-                ctypes.memmove(base + target + to * dst_stride, base + first + at * src_stride, nbytes)
-
-
-def ids_at(address: int, count: int) -> list[int]:
-    return list((ctypes.c_int64 * count).from_address(address))
-
-
 @pytest.mark.parametrize("slot_blocks", [1, 3, 100])
 @on_the_host
 @given(drawn=swaps(), data=st.data())
@@ -178,17 +134,20 @@ def test_staged_chunks(
     assert beside == [1]
 
 
-def test_slots_that_were_given_back_are_taken_again(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_that_moved_are_found_again(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
     device, host = torch.randint(0, 256, (6, 64), dtype=torch.uint8), torch.zeros(6, 64, dtype=torch.uint8)
     segments = [CopySegment(0, at, 64, 64, 0, at, 64, 64, 16, 1) for at in (0, 32)]
     ring = HostRing(1 << 10, monkeypatch)
     ends = [host.data_ptr()], [device.data_ptr()]
     moves = StagedMoves(segments, *ends, ring, host_is_src=False)  # type: ignore[arg-type]
-    ring.slots, ring.generation = [], ring.generation + 1  # an engine slept
+    old = ring.slots
+    ring.grow(0)  # an engine slept and woke
+    for slot in old:
+        slot.zero_()
 
     moves.queue(BlockPairs(range(6), range(6)))
 
-    assert ring.slots
+    assert not any(bool(slot.any()) for slot in old)
     assert torch.equal(host[:, :16], device[:, :16])
     assert torch.equal(host[:, 32:48], device[:, 32:48])
 

@@ -22,7 +22,7 @@ from cachecore_cuda_triton.stable_memory import (
     release_stable,
     restore_stable,
 )
-from cachecore_cuda_triton.staging import drop_staging
+from cachecore_cuda_triton.staging import StagingRing, rings_of
 from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
 from cachecore_cuda_triton.virtual_memory import why_no_virtual_memory
 
@@ -50,7 +50,7 @@ class CudaTritonBackend(TorchBackend):
     def free(self, allocation: CacheAllocation[Tensor]) -> None:
         """Give memory back, what was staged on its way too, and forget the table that zeroes it."""
         self._tables.pop(id(allocation), None)
-        _drop_staging(allocation)
+        _rest(allocation, forget=True)
         if isinstance(allocation, StableAllocation):
             free_stable(allocation)
         else:
@@ -64,7 +64,7 @@ class CudaTritonBackend(TorchBackend):
 
     def release(self, allocation: CacheAllocation[Tensor]) -> None:
         """Give memory back to the device, staging slots too; of stable ones addresses and zeroing table stay."""
-        _drop_staging(allocation)
+        _rest(allocation, forget=not isinstance(allocation, StableAllocation))  # others get new copies
         if isinstance(allocation, StableAllocation):
             release_stable(allocation)
             torch.cuda.empty_cache()  # the slots
@@ -72,9 +72,15 @@ class CudaTritonBackend(TorchBackend):
             super().release(allocation)
 
     def restore(self, allocation: CacheAllocation[Tensor]) -> CacheAllocation[Tensor]:
-        """Take memory again, at the same addresses where they are stable."""
+        """Take memory again, at the same addresses where they are stable; staging slots too."""
         if isinstance(allocation, StableAllocation):
-            return restore_stable(allocation, torch_device(allocation.device))
+            try:
+                for ring in _rings(allocation):
+                    ring.wake(id(allocation))
+                return restore_stable(allocation, torch_device(allocation.device))
+            except BaseException:
+                _rest(allocation, forget=False)
+                raise
         return super().restore(allocation)
 
     def capabilities(self) -> Mapping[str, str | None]:
@@ -121,6 +127,11 @@ class CudaTritonBackend(TorchBackend):
         return table
 
 
-def _drop_staging(allocation: CacheAllocation[Tensor]) -> None:
-    if allocation.pools and allocation.pools[0].device.type == "cuda":
-        drop_staging(allocation.pools[0].device)
+def _rings(allocation: CacheAllocation[Tensor]) -> list[StagingRing]:
+    pools = allocation.kept[1] if isinstance(allocation, StableAllocation) else allocation.pools
+    return rings_of(pools[0].device) if pools and pools[0].device.type == "cuda" else []
+
+
+def _rest(allocation: CacheAllocation[Tensor], *, forget: bool) -> None:
+    for ring in _rings(allocation):
+        ring.rest(id(allocation), forget=forget)

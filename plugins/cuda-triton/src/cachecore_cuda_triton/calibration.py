@@ -1,8 +1,8 @@
 """Which way a swap takes: decided by what was measured on the device at hand, once, and kept.
 
-A threshold tuned on one machine is wrong on the next, so there is none here. Staging counts as what it
-reaches beside kernels that fill the device, since swaps run beside a model and its kernels wait for
-those; the copy engines do not.
+A threshold tuned on one machine is wrong on the next, so there is none here. Swaps run beside a model:
+what counts of staging is how long its kernels wait for kernels that fill the device. The copy engines
+do not wait, and what they carry meanwhile hides the wait.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from threading import Lock
 from typing import NamedTuple
@@ -20,9 +20,11 @@ from typing import NamedTuple
 import torch
 
 from cachecore import AllocationError, PlanError
-from cachecore_cuda_triton.measuring import Bench, measured_length
+from cachecore_cuda_triton.driver import why_each
+from cachecore_cuda_triton.libcuda import driver_version
+from cachecore_cuda_triton.measuring import MEASURED_NBYTES, Bench, measured_length
 
-__all__ = ["WAYS", "Calibration", "Choice", "calibration", "calibration_file", "choose", "is_one_run"]
+__all__ = ["WAYS", "Calibration", "Choice", "calibration", "calibration_file", "choose", "is_forced", "is_one_run"]
 
 WAYS = ("staged", "pitched", "direct")
 """What can be forced. A block that is one run goes *whole* where others go pitched: there are no rows to space."""
@@ -51,34 +53,46 @@ class Calibration:
     staged_beside: float
     pitched: Mapping[int, float]
     whole: Mapping[int, float]
-    direct_rows_nbytes: int
-    direct_whole_nbytes: int
+    direct_nbytes: int
 
     def choose(self, runs: Runs, hint: str = "") -> Choice:
-        """The way for blocks made of ``runs``; ``hint`` ends the reason of rows."""
-        rates, one_run = (self.whole, True) if is_one_run(runs) else (self.pitched, False)
-        by_engines = tuple(
-            not length or rates[measured_length(length, one_run=one_run)] >= self.staged_beside for length, _ in runs
-        )
-        block = sum(length * count for length, count in runs)
-        seconds = sum(
-            length * count / rates[measured_length(length, one_run=one_run)] for length, count in runs if length
-        )
-        engines = f"{block / max(1e-9, seconds) / 1e9:.1f} GB/s measured of the copy engines"
-        beside = f"{self.staged_beside / 1e9:.1f} beside kernels that fill the device, which counts"
-        staging = f"{self.staged / 1e9:.1f} of staging alone, {beside}"
+        """The way for blocks made of ``runs`` that takes the least time; ``hint`` ends the reason of rows."""
+        one_run = is_one_run(runs)
+        rates = self.whole if one_run else self.pitched
+        own = [rates[measured_length(length, one_run=one_run)] for length, _ in runs]
+        sizes = [length * count for length, count in runs]
+        # Runs that are staged are the slowest for the engines: none of them, some, or all.
+        steps = [0.0, *sorted(set(own))]
+        below = min(steps, key=lambda most: self._seconds(sizes, own, most))
+        by_engines = tuple(rate > below for rate in own)
+        engines = sum(sizes) / sum(size / rate for size, rate in zip(sizes, own, strict=True))
+        beside = f"{self.staged_beside / 1e9:.1f} beside kernels that fill the device"
+        told = f"{engines / 1e9:.1f} GB/s measured of the copy engines, {self.staged / 1e9:.1f} of staging, {beside}"
+        direct = 0 if all(by_engines) else self.direct_nbytes
         if one_run:
-            way = "whole" if by_engines[0] else "staged"
-            return Choice(way, by_engines, self.direct_whole_nbytes, f"a block is one run: {engines}, {staging}")
-        ways = sorted({"pitched" if yes else "staged" for yes in by_engines} or {"pitched"})
-        mixed = ", row length by row length" * (len(ways) > 1)
-        told = f"rows like these: {engines}, {staging}{mixed}{hint}"
-        return Choice("+".join(ways), by_engines, self.direct_rows_nbytes, told)
+            return Choice("whole" if by_engines[0] else "staged", by_engines, direct, f"a block is one run: {told}")
+        ways = sorted({"pitched" if yes else "staged" for yes in by_engines})
+        mixed = "; the engines carry long rows while short ones are staged" * (len(ways) > 1)
+        return Choice("+".join(ways), by_engines, direct, f"rows like these: {told}{mixed}{hint}")
+
+    def _seconds(self, sizes: Sequence[int], own: Sequence[float], most: float) -> float:
+        """Seconds of a measurement's bytes when runs that the engines carry at ``most`` or slower are staged."""
+        scale = MEASURED_NBYTES / sum(sizes)
+        pairs = list(zip(sizes, own, strict=True))
+        carried = scale * sum(size / rate for size, rate in pairs if rate > most)
+        staged = scale * sum(size for size, rate in pairs if rate <= most)
+        wait = max(0.0, MEASURED_NBYTES / self.staged_beside - MEASURED_NBYTES / self.staged)
+        return carried + staged / self.staged + (max(0.0, wait - carried) if staged else 0.0)
 
 
 def is_one_run(runs: Runs) -> bool:
     """Whether a block is one run of bytes on both sides."""
     return len(runs) == 1 and runs[0][1] == 1
+
+
+def is_forced() -> bool:
+    """Whether the environment forces a way."""
+    return bool(os.environ.get("CACHECORE_CUDA_SWAP"))
 
 
 def choose(device: torch.device, direction: str, runs: Runs, hint: str = "") -> Choice:
@@ -93,6 +107,8 @@ def choose(device: torch.device, direction: str, runs: Runs, hint: str = "") -> 
     if forced and forced not in WAYS:
         raise PlanError(f"CACHECORE_CUDA_SWAP is {forced!r}; expected one of {', '.join(WAYS)}, or nothing")
     engines = "whole" if is_one_run(runs) else "pitched"
+    if not runs:
+        return Choice(engines, (), 0, "blocks without bytes")
     if forced:
         way = engines if forced == "pitched" else forced
         return Choice(way, (forced == "pitched",) * len(runs), 0, f"forced by CACHECORE_CUDA_SWAP={forced}")
@@ -110,7 +126,7 @@ _measuring = Lock()
 def calibration(device: torch.device, direction: str, runs: Runs) -> Calibration:
     """What was measured on this device before; what is missing for ``runs`` is measured now (less than a second)."""
     kind = "whole" if is_one_run(runs) else "pitched"
-    lengths = {measured_length(length, one_run=kind == "whole") for length, _ in runs if length}
+    lengths = {measured_length(length, one_run=kind == "whole") for length, _ in runs}
     with _measuring:
         key = _device_key(device), direction
         known = _known.get(key) or _load(*key)
@@ -126,16 +142,17 @@ def _measure(
     device: torch.device, direction: str, known: Calibration | None, missing: Mapping[str, set[int]]
 ) -> Calibration:
     bench = Bench(device, direction)
-    if known is None:
-        rows_reach, whole_reach = bench.direct_reach()
-        known = Calibration(bench.staged(), bench.staged_beside(), {}, {}, rows_reach, whole_reach)
-    kinds = {"pitched": bench.pitched, "whole": bench.whole}
-    found = {
-        kind: {**getattr(known, kind), **{length: rate(length) for length in sorted(missing.get(kind, ()))}}
-        for kind, rate in kinds.items()
-    }
-    alone = known.staged, known.staged_beside
-    return Calibration(*alone, found["pitched"], found["whole"], known.direct_rows_nbytes, known.direct_whole_nbytes)
+    try:
+        if known is None:
+            known = Calibration(bench.staged(), bench.staged_beside(), {}, {}, bench.direct_reach())
+        kinds = {"pitched": bench.pitched, "whole": bench.whole}
+        found = {
+            kind: {**getattr(known, kind), **{length: rate(length) for length in sorted(missing.get(kind, ()))}}
+            for kind, rate in kinds.items()
+        }
+    finally:
+        bench.close()
+    return replace(known, **found)
 
 
 def calibration_file() -> Path:
@@ -149,7 +166,8 @@ def calibration_file() -> Path:
 
 def _device_key(device: torch.device) -> str:
     properties = torch.cuda.get_device_properties(device)
-    return f"{properties.name} {properties.uuid}, CUDA {torch.version.cuda}"
+    each = ", piece by piece" if why_each() else ""
+    return f"{properties.name} {properties.uuid}, CUDA {torch.version.cuda}, driver {driver_version()}{each}"
 
 
 def _load(key: str, direction: str) -> Calibration | None:
@@ -159,7 +177,7 @@ def _load(key: str, direction: str) -> Calibration | None:
             kept[kind] = {int(length): _rate(rate) for length, rate in kept[kind].items()}
         found = Calibration(**kept)
         _rate(found.staged), _rate(found.staged_beside)
-        whole = all(type(reach) is int for reach in (found.direct_rows_nbytes, found.direct_whole_nbytes))
+        whole = type(found.direct_nbytes) is int
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None  # nothing was kept, or something unreadable: it is measured again
     return found if whole else None

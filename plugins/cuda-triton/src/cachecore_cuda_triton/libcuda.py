@@ -8,13 +8,14 @@ from functools import cache
 
 from cachecore import EngineStateError
 
-__all__ = ["check", "libcuda"]
+__all__ = ["check", "driver_version", "libcuda"]
 
 _handle, _address, _size, _word = ctypes.c_void_p, ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint
 _SIGNATURES = {
     "cuMemcpyAsync": (_address, _address, _size, _handle),
     "cuMemcpyHtoDAsync_v2": (_address, _handle, _size, _handle),
     "cuMemcpy2DAsync_v2": (_handle, _handle),
+    "cuDriverGetVersion": (_handle,),
     "cuEventCreate": (_handle, _word),
     "cuEventRecord": (_handle, _handle),
     "cuEventQuery": (_handle,),
@@ -39,6 +40,14 @@ def libcuda() -> ctypes.CDLL:
     for call, arguments in _SIGNATURES.items():
         getattr(driver, call).argtypes = arguments
     return driver
+
+
+@cache
+def driver_version() -> int:
+    """As the driver counts: 13000 is CUDA 13.0."""
+    found = ctypes.c_int(0)
+    check(libcuda().cuDriverGetVersion(ctypes.byref(found)), "cuDriverGetVersion")
+    return found.value
 
 
 def check(code: int, call: str, hint: str = "") -> None:

@@ -18,12 +18,12 @@ from cachecore_cuda_triton.launch import launch_copy, launch_copy_few, upload_id
 from cachecore_cuda_triton.pinned import pinned_pages
 from cachecore_cuda_triton.tiles import Run, TileTable, tile_table
 
-__all__ = ["DIRECT_PROGRAMS", "Bench", "measured_length", "spread"]
+__all__ = ["DIRECT_PROGRAMS", "MEASURED_NBYTES", "Bench", "measured_length", "spread"]
 
 DIRECT_PROGRAMS = 16
 """Programs of the direct kernel: enough for the link, few enough to leave the model its multiprocessors."""
 
-_PAYLOAD = 32 << 20
+MEASURED_NBYTES = 32 << 20
 """Bytes of a measurement: a swap of some ten blocks."""
 
 _ROWS = 64
@@ -45,7 +45,7 @@ _PHASES = 9
 
 def measured_length(nbytes: int, *, one_run: bool) -> int:
     """The length that stands for runs of ``nbytes``: their own, up to what a measurement moves."""
-    return min(nbytes, _PAYLOAD if one_run else _PITCH)
+    return min(nbytes, MEASURED_NBYTES if one_run else _PITCH)
 
 
 def spread(run: int, rows: int, payload: int, *, out: bool) -> tuple[list[CopySegment], int]:
@@ -68,26 +68,31 @@ class Bench:
         self._device = device
         with torch.cuda.device(device), torch.inference_mode(False):
             self._rows = torch.empty(_ROWS * _PITCH, dtype=torch.uint8, device=device)
-            self._staging = torch.empty(_PAYLOAD, dtype=torch.uint8, device=device)
-            self._host = pinned_pages(_PAYLOAD, device=device)
+            self._staging = torch.empty(MEASURED_NBYTES, dtype=torch.uint8, device=device)
+            self._host = pinned_pages(MEASURED_NBYTES, device=device)
             self._stream, self._side = torch.cuda.Stream(device, priority=-5), torch.cuda.Stream(device)
-            count = _PAYLOAD // _RUN
+            count = MEASURED_NBYTES // _RUN
             self._ids = upload_ids(device, array("q", range(count)), array("q", range(count)))
             self._gather = self._table(self._staging.data_ptr())
             self._straight = self._table(self._host.data_ptr())
-            torch.cuda.synchronize(device)
+            torch.cuda.current_stream(device).synchronize()
+
+    def close(self) -> None:
+        """Wait for what is under way: it may still touch memory that goes with this bench."""
+        self._side.synchronize()
+        self._stream.synchronize()
 
     def pitched(self, run: int) -> float:
         """Bytes a second of rows of ``run`` bytes, 64 a block."""
-        return self._rate(*self._engines(run, _ROWS, _PAYLOAD))
+        return self._rate(*self._engines(run, _ROWS, MEASURED_NBYTES))
 
     def whole(self, run: int) -> float:
         """Bytes a second of blocks that are one run of ``run`` bytes."""
-        return self._rate(*self._engines(run, 1, _PAYLOAD))
+        return self._rate(*self._engines(run, 1, MEASURED_NBYTES))
 
     def staged(self) -> float:
         """Bytes a second of a gather or scatter and one transfer."""
-        return self._rate(partial(self._staged, _PAYLOAD), _PAYLOAD)
+        return self._rate(partial(self._staged, MEASURED_NBYTES), MEASURED_NBYTES)
 
     def staged_beside(self) -> float:
         """The same while kernels fill the device one after another, begun at any moment of one of them."""
@@ -95,27 +100,18 @@ class Bench:
         with torch.cuda.device(self._device):
             fill = self._filler()
             for phase in range(_PHASES):
-                torch.cuda.synchronize(self._device)
+                self._side.synchronize()
                 for _ in range(_NUM_BUSY):
                     fill()
                 _spin(_BUSY_S * phase / _PHASES)
-                samples.append(self._once(partial(self._staged, _PAYLOAD)))
-            torch.cuda.synchronize(self._device)
-        return _PAYLOAD / median(samples)
+                samples.append(self._once(partial(self._staged, MEASURED_NBYTES)))
+        return MEASURED_NBYTES / median(samples)
 
-    def direct_reach(self) -> tuple[int, int]:
-        """The largest payloads that the direct kernel moves faster than any other way: of rows, of whole blocks."""
-
-        def of_rows(nbytes: int) -> float:
-            rows = self._rate(*self._engines(_RUN, min(_ROWS, nbytes // _RUN), nbytes))
-            return max(rows, self._rate(partial(self._staged, nbytes), nbytes))
-
-        return self._reach(of_rows), self._reach(lambda nbytes: self._rate(*self._engines(nbytes, 1, nbytes)))
-
-    def _reach(self, others: Callable[[int], float]) -> int:
+    def direct_reach(self) -> int:
+        """The largest payload that the direct kernel moves faster than staging does."""
         reach = 0
         for nbytes in _SMALL:
-            if self._rate(partial(self._direct, nbytes), nbytes) < others(nbytes):
+            if self._rate(partial(self._direct, nbytes), nbytes) < self._rate(partial(self._staged, nbytes), nbytes):
                 break
             reach = nbytes
         return reach
@@ -159,7 +155,7 @@ class Bench:
         """What queues a kernel of some ``_BUSY_S`` seconds that leaves no room for another."""
         properties = torch.cuda.get_device_properties(self._device)
         count = properties.multi_processor_count * (properties.max_threads_per_multi_processor // OCCUPY_THREADS)
-        out = torch.empty(count * OCCUPY_THREADS, dtype=torch.float32, device=self._device)
+        out = self._filled = torch.empty(count * OCCUPY_THREADS, dtype=torch.float32, device=self._device)
 
         def fill(steps: int) -> None:
             with torch.cuda.stream(self._side):

@@ -25,7 +25,10 @@ _FIRST_PART = 8
 
 
 class StagedMoves:
-    """Some segments of every block, in one direction. Whoever calls :meth:`queue` holds the ring's lock."""
+    """Some segments of every block, in one direction. Whoever calls :meth:`queue` holds the ring's lock.
+
+    ``allocation`` is the id of the device's, while which is awake the ring has its slots.
+    """
 
     def __init__(
         self,
@@ -35,23 +38,24 @@ class StagedMoves:
         ring: StagingRing,
         *,
         host_is_src: bool,
+        allocation: int = 0,
     ) -> None:
         self._host_is_src = host_is_src
         self._segments, runs, self.row_nbytes = stage_segments(segments, host_is_src=host_is_src)
         self._carrier = Carrier(runs, host_pools, self.row_nbytes, host_is_src=host_is_src)
         self._device_pools = device_pools
         self._ring = ring
+        self.allocation, self.is_awake = allocation, True
         self._generation = 0
         self._tables: list[TileTable] = []
         self._slots: list[int] = []
         with ring.lock:  # the slots stay where they are meanwhile, though another thread builds an engine
-            ring.grow(self.row_nbytes)
+            ring.join(self)
             self._bind()
 
     def queue(self, pairs: BlockPairs, beside: Callable[[], None] | None = None) -> None:
         """Queue every chunk; ``beside`` queues more for the engines, once the kernels have work to do."""
         if self._generation != self._ring.generation:
-            self._ring.grow(self.row_nbytes)  # an engine that slept or was closed gave the slots back
             self._bind()
         (self._bring if self._host_is_src else self._send)(pairs, beside)
 

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 import torch
 from cachecore_torch_default import completion_of_stream
 
-from cachecore import COMPLETED, BlockCacheCopy, BlockPairs, CacheLayout, Completion, CopyContext
+from cachecore import COMPLETED, AllocationError, BlockCacheCopy, BlockPairs, CacheLayout, Completion, CopyContext
 from cachecore_cuda_triton.block_copy import pool_addresses
 from cachecore_cuda_triton.by_engines import EngineCopies
-from cachecore_cuda_triton.calibration import choose
+from cachecore_cuda_triton.calibration import choose, is_forced, is_one_run
 from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.kernels import TILE_NBYTES
 from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, on_device
@@ -54,15 +54,24 @@ class CudaSwap(BlockCacheCopy):
         self._direct = tile_table(runs_of(context.segments, src, dst), self._device, TILE_NBYTES)
         self._block_nbytes = context.block_nbytes
         self._each = why_each()
-        runs = [(segment.nbytes, segment.num_pages) for segment in context.segments]
+        segments = [segment for segment in context.segments if segment.nbytes and segment.num_pages]
+        runs = [(segment.nbytes, segment.num_pages) for segment in segments]
         hint = _HINT if _has_rows(device.layout) else ""
         self._way, by_engines, self._direct_nbytes, self._why = choose(self._device, direction, runs, hint)
-        long = [segment for segment, yes in zip(context.segments, by_engines, strict=True) if yes]
-        short = [segment for segment, yes in zip(context.segments, by_engines, strict=True) if not yes]
-        self._engines = EngineCopies(long, src, dst) if long else None
+        long = [segment for segment, yes in zip(segments, by_engines, strict=True) if yes]
+        short = [segment for segment, yes in zip(segments, by_engines, strict=True) if not yes]
         self._staged: StagedMoves | None = None
         if short and self._way != "direct":
-            self._staged = StagedMoves(short, host_pools, device_pools, self._ring, host_is_src=host_is_src)
+            try:
+                self._staged = StagedMoves(
+                    short, host_pools, device_pools, self._ring, host_is_src=host_is_src, allocation=id(device)
+                )
+            except AllocationError as error:
+                if is_forced():
+                    raise
+                long, self._way, self._direct_nbytes = segments, "whole" if is_one_run(runs) else "pitched", 0
+                self._why = f"{error}; the copy engines take the rows themselves"
+        self._engines = EngineCopies(long, src, dst) if long else None
         if self._way == "direct" or self._direct_nbytes:
             compile_ahead(self._direct, "few")
         self.workspace_nbytes = self._ring.nbytes if self._staged is not None else 0

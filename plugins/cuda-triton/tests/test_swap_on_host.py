@@ -1,0 +1,98 @@
+"""A whole swap as an engine builds and calls it, every way, with the driver's work done by the host."""
+
+from __future__ import annotations
+
+import pytest
+from cachecore_cuda_triton import swap
+from cachecore_cuda_triton.calibration import Choice, Runs, is_one_run
+from cachecore_cuda_triton.swap import CudaSwap
+from cachecore_torch_default import GatherScatterCopy, TorchBackend
+from cachecore_torch_default.testing import (
+    NUM_BLOCKS,
+    NUM_HOST_BLOCKS,
+    KindPolicy,
+    draw_pairs,
+    engine_and_oracle,
+    plan_sets,
+    tier_contents,
+)
+from host_driver import HostRing, host_driver
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from cachecore import COMPLETED, AllocationError, BlockCacheCopy, BlockCopyInfo, CachePlanSet, CopyContext
+
+__all__ = ["host_driver"]
+
+
+class FullRing(HostRing):
+    """A device without room for slots."""
+
+    def grow(self, nbytes: int) -> None:
+        raise AllocationError("no room for slots")
+
+
+def build(context: CopyContext) -> BlockCacheCopy:
+    if context.same_allocation:
+        return GatherScatterCopy(context)
+    return CudaSwap(context, host_is_src=context.num_src_blocks == NUM_HOST_BLOCKS)
+
+
+def chosen(way: str, device: object, direction: str, runs: Runs, hint: str) -> Choice:
+    """Of the mixed way, the longest runs go by the engines."""
+    most = max((length for length, _ in runs), default=0)
+    by_engines = tuple(way == "engines" or (way == "mixed" and length == most) for length, _ in runs)
+    names = {"engines": "whole" if is_one_run(runs) else "pitched", "mixed": "pitched+staged"}
+    return Choice(names.get(way, way), by_engines, 0, f"as the test asks{hint}")
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["room", "no-room"])
+@pytest.mark.parametrize("way", ["staged", "engines", "mixed", "direct"])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(drawn=plan_sets(), data=st.data())
+def test_both_directions_equal_the_byte_backend(
+    host_driver: None,
+    monkeypatch: pytest.MonkeyPatch,
+    way: str,
+    full: bool,
+    drawn: tuple[CachePlanSet, KindPolicy],
+    data: st.DataObject,
+) -> None:
+    plans, policy = drawn
+    with monkeypatch.context() as patch:
+        ring = (FullRing if full else HostRing)(1 << 8, patch)
+        patch.setattr(swap, "staging_ring", lambda device, direction: ring)
+        patch.setattr(swap, "choose", lambda *given: chosen(way, *given))
+        patch.setattr(swap, "why_each", lambda: None)
+        patch.setattr(swap, "completion_of_stream", lambda device, stream: COMPLETED)
+        for name in ("record", "wait"):
+            patch.setattr(swap, name, lambda *_: None)
+        record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
+        real, oracle = engine_and_oracle(plans, TorchBackend(policy), "cpu", (record,))
+        out = draw_pairs(data.draw, NUM_BLOCKS, NUM_HOST_BLOCKS, disjoint=False)
+        back = draw_pairs(data.draw, NUM_HOST_BLOCKS, NUM_BLOCKS, disjoint=False)
+
+        for engine in (real, oracle):
+            engine.swap_out(out).synchronize()
+            engine.swap_in(back).synchronize()
+
+        assert tier_contents(real, host=True) == tier_contents(oracle, host=True)
+        assert tier_contents(real, host=False) == tier_contents(oracle, host=False)
+        copies = [copy for copy in real.stats().groups[0].copies if copy.direction != "copy"]
+        assert {copy.record for copy in copies} == {"on-the-host"}
+        if full and way in ("staged", "mixed"):
+            assert not any("staged" in copy.path for copy in copies if "no room for slots" in copy.reason)
+            assert all(copy.workspace_nbytes == 0 for copy in copies)
+
+
+def test_a_forced_way_without_room_fails(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engines import plan_set, specs_of
+
+    monkeypatch.setenv("CACHECORE_CUDA_SWAP", "staged")
+    ring = FullRing(1 << 8, monkeypatch)
+    monkeypatch.setattr(swap, "staging_ring", lambda device, direction: ring)
+    monkeypatch.setattr(swap, "why_each", lambda: None)
+    record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
+
+    with pytest.raises(AllocationError, match="no room for slots"):
+        engine_and_oracle(plan_set(specs_of()), TorchBackend(), "cpu", (record,))
