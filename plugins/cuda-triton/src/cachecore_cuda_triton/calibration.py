@@ -124,7 +124,7 @@ _measuring = Lock()
 
 
 def calibration(device: torch.device, direction: str, runs: Runs) -> Calibration:
-    """What was measured on this device before; what is missing for ``runs`` is measured now (less than a second)."""
+    """What was measured on this device before; what is missing for ``runs`` is measured now (about a second)."""
     kind = "whole" if is_one_run(runs) else "pitched"
     lengths = {measured_length(length, one_run=kind == "whole") for length, _ in runs}
     with _measuring:
