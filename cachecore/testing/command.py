@@ -100,10 +100,18 @@ def run(args: argparse.Namespace) -> int:
         data = report(subject, outcomes, time.perf_counter() - started)
     _print([json.dumps(data, indent=2, ensure_ascii=False)] if args.json else text(data, verbose=args.verbose))
     if args.report is not None:
-        Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        with suppress(OSError):
-            sys.stderr.write(f"cachecore: wrote the report, {args.report}\n")
+        try:
+            Path(args.report).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        except OSError as error:
+            _say(f"cachecore: error: the report was not written to {args.report}: {error.strerror}; it stands above")
+            return 2
+        _say(f"cachecore: wrote the report, {args.report}")
     return _exit_code(subject, outcomes, args.copies)
+
+
+def _say(line: str) -> None:
+    with suppress(OSError):
+        sys.stderr.write(f"{line}\n")
 
 
 def _seconds(text: str) -> float:

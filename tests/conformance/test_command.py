@@ -255,3 +255,13 @@ def test_what_is_said_to_be_missed_is_what_is_skipped_for_it(capsys):
     skipped = re.search(r"^skipped (\d+) checks of discovery, views: ", printed.out, re.MULTILINE)
     assert skipped is not None
     assert f"so {skipped[1]} checks were not made" in printed.err
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no device that is always full")
+def test_a_report_that_finds_no_room_is_told_with_its_file(capsys):
+    code = main(["check", "bytes", "--level", "golden", "--report", "/dev/full"])
+
+    printed = capsys.readouterr()
+    assert code == 2
+    assert "the report was not written to /dev/full: No space left on device; it stands above" in printed.err
+    assert "15 passed" in printed.out
