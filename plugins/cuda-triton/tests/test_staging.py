@@ -8,10 +8,12 @@ from weakref import WeakSet
 
 import pytest
 import torch
-from cachecore_cuda_triton import staging
+from cachecore_cuda_triton import CudaTritonBackend, backend, staging
+from cachecore_cuda_triton.stable_memory import StableAllocation
 from cachecore_cuda_triton.staging import NUM_SLOTS, StagingRing
+from cachecore_torch_default import TorchBackend
 
-from cachecore import AllocationError
+from cachecore import AllocationError, DeviceSpec
 
 SLOT = 1 << 10
 
@@ -92,3 +94,81 @@ def test_without_room_the_users_still_sleep(ring: StagingRing, monkeypatch: pyte
 
     assert not user.is_awake
     assert ring.nbytes == 0
+
+
+class RememberingRing:
+    """Remembers what a backend asks of it."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []
+
+    def rest(self, allocation: int, *, forget: bool) -> None:
+        self.asked.append(("rest", allocation, forget))
+
+    def wake(self, allocation: int) -> None:
+        self.asked.append(("wake", allocation))
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[object, ...]]:
+    """What the only ring of the device is asked, and the backend's own work, in order."""
+    ring = RememberingRing()
+    monkeypatch.setattr(backend, "rings_of", lambda device: [ring] if device == torch.device("cuda", 0) else [])
+    for name in ("free", "release"):
+        monkeypatch.setattr(TorchBackend, name, lambda self, allocation, name=name: ring.asked.append((name,)))
+    for name in ("free_stable", "release_stable"):
+        monkeypatch.setattr(backend, name, lambda allocation, name=name: ring.asked.append((name,)))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    return ring.asked
+
+
+POOLS = (SimpleNamespace(device=torch.device("cuda", 0)),)
+
+
+def stable(pools: tuple[object, ...]) -> StableAllocation:
+    made = object.__new__(StableAllocation)
+    made.pools, made.kept, made.device = pools, (POOLS, POOLS), DeviceSpec.parse("cuda:0")
+    return made
+
+
+def test_memory_that_goes_takes_its_staging_along(asked: list[tuple[object, ...]]) -> None:
+    usual, other = SimpleNamespace(pools=POOLS), SimpleNamespace(pools=(SimpleNamespace(device=torch.device("cpu")),))
+    made = CudaTritonBackend()
+
+    made.release(usual)  # its copies are built anew when it wakes
+    made.free(usual)
+    made.free(other)
+
+    assert asked == [("rest", id(usual), True), ("release",), ("rest", id(usual), True), ("free",), ("free",)]
+
+
+def test_stable_memory_takes_its_staging_again(
+    asked: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awake, asleep, made = stable(POOLS), stable(()), CudaTritonBackend()
+    monkeypatch.setattr(backend, "restore_stable", lambda allocation, device: asked.append(("restore",)) or allocation)
+
+    made.release(awake)
+    assert made.restore(asleep) is asleep
+    made.free(asleep)
+
+    assert asked == [
+        *(("rest", id(awake), False), ("release_stable",)),
+        *(("wake", id(asleep)), ("restore",)),
+        *(("rest", id(asleep), True), ("free_stable",)),
+    ]
+
+
+def test_stable_memory_that_finds_no_room_sleeps_on(
+    asked: list[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise AllocationError("no room")
+
+    asleep = stable(())
+    monkeypatch.setattr(backend, "restore_stable", full)
+
+    with pytest.raises(AllocationError, match="no room"):
+        CudaTritonBackend().restore(asleep)
+
+    assert asked == [("wake", id(asleep)), ("rest", id(asleep), False)]
