@@ -64,9 +64,9 @@ class Selection:
 
 
 def install_line(distribution: str) -> str:
-    """How to install a distribution of this project: from an index, or from a checkout of its repository."""
+    """How to install a distribution of this project: from a checkout, as none is published yet."""
     folder = f"./plugins/{distribution.removeprefix('cachecore-')}"
-    return f"`python -m pip install {distribution}` (from a checkout: `{folder}`)"
+    return f"`python -m pip install {folder}` in a checkout ({distribution} is not on PyPI yet)"
 
 
 def rank(record: BackendRecord) -> tuple[int, str, str]:

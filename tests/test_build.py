@@ -220,7 +220,7 @@ def test_open_engine_never_falls_back_from_a_forced_backend():
 
 
 def test_open_engine_without_a_backend_gives_the_pip_line():
-    with pytest.raises(NoBackendError, match=r"python -m pip install cachecore-cpu"):
+    with pytest.raises(NoBackendError, match=r"python -m pip install ./plugins/cpu"):
         open_engine(plan_set(kv_plan()), 1, device="cpu", registry=PluginRegistry(environ={}))
 
 

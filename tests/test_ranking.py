@@ -89,8 +89,8 @@ def test_no_backend_error_leaves_out_what_was_not_asked_for():
     assert error.reasons == ("fast (dist): no card", "bad (dist-bad): import failed")
     assert str(error) == (
         "backend 'fast', which is forced, does not serve cuda: fast (dist): no card; bad (dist-bad): import failed. "
-        "`python -m pip install cachecore-cuda-triton` (from a checkout: `./plugins/cuda-triton`) installs one for "
-        "cuda; "
+        "`python -m pip install ./plugins/cuda-triton` in a checkout (cachecore-cuda-triton is not on PyPI yet) "
+        "installs one for cuda; "
         "`cachecore backends` shows all"
     )
 

@@ -85,7 +85,9 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
         "--tp-rank", type=at_least(0), default=0, metavar="N", help="which rank to plan for (default: 0)"
     )
     cache.add_argument(
-        "--one-run-per-block", action="store_true", help="lay a block out as one run of bytes, where blocks are swapped"
+        "--one-run-per-block",
+        action="store_true",
+        help="lay a block out as one run of bytes, where blocks are swapped and kernels count in 64 bits",
     )
     cache.add_argument(
         "--base-alignment",
@@ -109,6 +111,7 @@ def run(options: argparse.Namespace) -> int:
     """Plan, size and write."""
     _check_together(options)
     plans, hints = _plan(options)
+    assumed = [] if options.latent_dim or options.kv_heads else ["--kv-heads was not given, so K and V have one head"]
     answers: dict[str, SizingAnswer | None] = {}
     for tier, memory in (("device", options.memory), ("host", options.host_memory)):
         if memory is not None and options.context_length is None and len(plans) > 1:
@@ -121,14 +124,16 @@ def run(options: argparse.Namespace) -> int:
     if options.output is not None:
         write_text(options.output, plans.dumps() + "\n")
     if options.json:
-        print_json(planned_data(plans, hints, answers, options.output))
+        print_json(planned_data(plans, hints, answers, assumed, options.output))
     else:
-        show("\n".join(planned_lines(plans, hints, answers, options.output)))
+        show("\n".join(planned_lines(plans, hints, answers, assumed, options.output)))
     return 0
 
 
 def _check_together(options: argparse.Namespace) -> None:
     """Refuse options that say nothing without another one, or contradict it: none is ignored silently."""
+    if options.output == "-":
+        usage_error(options, "-o - would be a file of that name; name one, or take the plan from --json")
     if (options.sliding_layers is None) != (options.window is None):
         usage_error(options, "--sliding-layers and --window go together: give both or neither")
     if options.context_length is not None and options.memory is None and options.host_memory is None:

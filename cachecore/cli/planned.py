@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cachecore.cli.terminal import table
+from cachecore.layout_kinds import BASE_ALIGNMENT
 from cachecore.nbytes import format_nbytes
 from cachecore.plan import BlockCachePlan
 from cachecore.plan_set import CachePlanSet
@@ -15,8 +16,10 @@ from cachecore.sizing import UNBOUNDED, SizingAnswer
 Answers = Mapping[str, SizingAnswer | None]
 
 
-def planned_data(plans: CachePlanSet, hints: LayoutHints, answers: Answers, output: str | None) -> dict[str, Any]:
-    """The answer of ``--json``."""
+def planned_data(
+    plans: CachePlanSet, hints: LayoutHints, answers: Answers, assumed: list[str], output: str | None
+) -> dict[str, Any]:
+    """The answer of ``--json``; ``assumed`` says what was taken for granted."""
     data: dict[str, Any] = {
         "device": plans.device,
         "backend": plans.backend,
@@ -46,13 +49,16 @@ def planned_data(plans: CachePlanSet, hints: LayoutHints, answers: Answers, outp
             "longest_sequence": None if answer.longest_sequence == UNBOUNDED else answer.longest_sequence,
             "num_requests": answer.num_requests,
         }
+    data["notes"] = [*assumed, *_notes(plans, hints, answers)]
     data["output"] = output
     if output is None:
         data["plan"] = plans.to_json()
     return data
 
 
-def planned_lines(plans: CachePlanSet, hints: LayoutHints, answers: Answers, output: str | None) -> list[str]:
+def planned_lines(
+    plans: CachePlanSet, hints: LayoutHints, answers: Answers, assumed: list[str], output: str | None
+) -> list[str]:
     """The same, for people."""
     lines = [f"plan for device {plans.device} by backend {plans.backend}"]
     rows = [
@@ -67,18 +73,49 @@ def planned_lines(plans: CachePlanSet, hints: LayoutHints, answers: Answers, out
         for plan in plans.blocks
     ]
     lines += table(["group", "layers", "layout", "tokens a block", "a block", "a token"], rows, right="1345")
-    if hints.one_run_per_block:
-        lines += [
-            f"note: policy {plan.policy} does not honour one_run_per_block: a block of group {plan.name} is {runs} runs"
-            for plan in plans.blocks
-            if (runs := _runs(plan)) > 1
-        ]
+    lines += [f"note: {note}" for note in (*assumed, *_notes(plans, hints, answers))]
     for tier, answer in answers.items():
         if answer is not None:
             lines += _sized(tier, answer)
     if output is not None:
         lines.append(f"wrote {output}; `cachecore explain {output}` tells why every byte stands where it does")
     return lines
+
+
+def _notes(plans: CachePlanSet, hints: LayoutHints, answers: Answers) -> list[str]:
+    """What a plan's figures do not show."""
+    notes = []
+    if hints.base_alignment > BASE_ALIGNMENT:
+        start = format_nbytes(hints.base_alignment)
+        notes.append(f"each pool takes {start} more than its blocks, so that it can start at a multiple of {start}")
+    for plan in plans.blocks if hints.one_run_per_block else ():
+        runs, answer = _runs(plan), answers.get("device")
+        if runs > 1:
+            notes.append(
+                f"policy {plan.policy} does not honour one_run_per_block: a block of group {plan.name} is {runs} runs"
+            )
+            continue
+        notes.append(f"a block of group {plan.name} is one run")
+        tokens = None if answer is None else _tokens_in_32_bits(plan, answer.counts[plan.name])
+        if tokens is not None:
+            notes.append(
+                f"kernels that count offsets in 32 bits read wrong bytes of group {plan.name} from its pool's token "
+                f"{tokens:,} on: element 2**31 of a layer's view stands there. Give one_run_per_block only to kernels "
+                "that count in 64 bits"
+            )
+    return notes
+
+
+def _tokens_in_32_bits(plan: BlockCachePlan, num_blocks: int) -> int | None:
+    """Tokens of the pool before element 2**31 of a row view; None where no view reaches it."""
+    pages = [
+        (1 << 31) * spec.desc.itemsize // plan.layout.pools[place.pool].inner
+        for spec, rows in zip(plan.specs, plan.layout.slices, strict=True)
+        for place in rows[:1]
+        if place.nbytes
+    ]
+    first = min(pages, default=num_blocks * plan.pages_per_unit)
+    return first * plan.geometry.page_size if first < num_blocks * plan.pages_per_unit else None
 
 
 def _runs(plan: BlockCachePlan) -> int:

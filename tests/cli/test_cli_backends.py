@@ -105,7 +105,9 @@ def test_a_plugin_that_exits_is_named_by_the_check(capsys, monkeypatch):
 def test_backends_that_serve_nothing_are_exit_code_1_when_a_device_was_named(capsys):
     assert main(["backends", "--device", "npu"]) == 1
     told = capsys.readouterr()
-    line = "`python -m pip install cachecore-ascend-dlinfer` (from a checkout: `./plugins/ascend-dlinfer`)"
+    line = (
+        "`python -m pip install ./plugins/ascend-dlinfer` in a checkout (cachecore-ascend-dlinfer is not on PyPI yet)"
+    )
     assert told.out.endswith(f"device npu: none serves it; try {line}\n  for other devices: bytes\n")
     assert told.err == "cachecore: error: no backend serves npu; the report says why\n"
 

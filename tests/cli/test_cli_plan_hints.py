@@ -30,8 +30,36 @@ def test_nothing_is_hinted_unless_asked(capsys):
 
     assert told["hints"] == {"one_run_per_block": False, "base_alignment": 512}
     assert (told["groups"][0]["layout"], told["groups"][0]["block_runs"]) == ("packed", 2)
+    assert told["notes"] == []
     assert main([*ON_NULL]) == 0
     assert "note" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("memory", "notes"), [("16MiB", 1), ("4GiB", 1), ("5GiB", 2)])
+def test_where_offsets_of_32_bits_end_is_noted(memory, notes, capsys):
+    told = run_json(capsys, *ON_NULL, "--one-run-per-block", "--memory", memory)
+
+    # A page is 2 layers * (K and V) * 16 tokens * 2 heads * 64 = 8,192 elements; 2**31 are 262,144 pages, 4,194,304
+    # tokens of 1 KiB: 4 GiB. The next one stands beyond.
+    assert told["notes"][0] == "a block of group full is one run"
+    assert len(told["notes"]) == notes
+    assert all("from its pool's token 4,194,304 on" in note for note in told["notes"][1:])
+
+
+def test_what_a_start_takes_and_what_was_assumed_are_noted(capsys):
+    told = run_json(capsys, "plan", "--layers", "2", "--head-dim", "64", "--device", "null", "--base-alignment", "2MiB")
+
+    assert told["notes"] == [
+        "--kv-heads was not given, so K and V have one head",
+        "each pool takes 2 MiB more than its blocks, so that it can start at a multiple of 2 MiB",
+    ]
+
+
+def test_a_plan_is_not_written_to_a_file_named_dash(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main([*ON_NULL, "-o", "-"])
+
+    assert "-o - would be a file of that name" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("text", "nbytes"), [("2MiB", 2 << 20), ("4096", 4096), ("1 KiB", 1024)])
