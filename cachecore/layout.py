@@ -123,6 +123,11 @@ class CacheLayout:
         return sum(pool.entry_nbytes for pool in self.pools)
 
     @property
+    def num_runs(self) -> int:
+        """Runs of bytes that a block or slot is: its entries stand side by side in each pool and outer index."""
+        return sum(pool.outer for pool in self.pools if pool.inner)
+
+    @property
     def payload_nbytes(self) -> int:
         """Bytes of one entry that belong to a row; the rest is padding."""
         return sum(row.nbytes for rows in self.slices for row in rows)

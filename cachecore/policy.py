@@ -175,12 +175,14 @@ _LEAST_ENTRY = 16
 
 def _moves_whole(layout: CacheLayout, hints: LayoutHints) -> bool:
     """Whether the host tier takes the device's ``layout``: one run, in a pool that starts as ``hints`` ask."""
-    pools = [pool for pool in layout.pools if pool.entry_nbytes]
-    if len(pools) != 1 or pools[0].outer != 1 or pools[0].base_alignment < hints.base_alignment:
+    if layout.num_runs != 1:
+        return False
+    (start,) = (pool.base_alignment for pool in layout.pools if pool.entry_nbytes)
+    if start < hints.base_alignment:
         return False
     if hints.one_run_per_block:
         return True
-    aligned_at_no_cost = pools[0].base_alignment <= max(hints.base_alignment, NATIVE_ALIGNMENT)
+    aligned_at_no_cost = start <= max(hints.base_alignment, NATIVE_ALIGNMENT)
     return aligned_at_no_cost and layout.padding_nbytes * _LEAST_ENTRY <= layout.entry_nbytes
 
 

@@ -34,7 +34,7 @@ def planned_data(
                 "policy_version": plan.policy_version,
                 "layout": plan.layout.kind,
                 "host_layout": plan.host_layout.kind,
-                "block_runs": _runs(plan),
+                "block_runs": plan.layout.num_runs,
                 "block_nbytes": plan.block_nbytes(),
                 "host_block_nbytes": plan.block_nbytes(host=True),
             }
@@ -89,7 +89,7 @@ def _notes(plans: CachePlanSet, hints: LayoutHints, answers: Answers) -> list[st
         start = format_nbytes(hints.base_alignment)
         notes.append(f"each pool takes {start} more than its blocks, so that it can start at a multiple of {start}")
     for plan in plans.blocks if hints.one_run_per_block else ():
-        runs, answer = _runs(plan), answers.get("device")
+        runs, answer = plan.layout.num_runs, answers.get("device")
         if runs > 1:
             notes.append(
                 f"policy {plan.policy} does not honour one_run_per_block: a block of group {plan.name} is {runs} runs"
@@ -116,10 +116,6 @@ def _tokens_in_32_bits(plan: BlockCachePlan, num_blocks: int) -> int | None:
     ]
     first = min(pages, default=num_blocks * plan.pages_per_unit)
     return first * plan.geometry.page_size if first < num_blocks * plan.pages_per_unit else None
-
-
-def _runs(plan: BlockCachePlan) -> int:
-    return sum(pool.outer for pool in plan.layout.pools if pool.inner)
 
 
 def _sized(tier: str, answer: SizingAnswer) -> list[str]:

@@ -6,20 +6,14 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from cachecore.errors import PlanError
-from cachecore.layout import CacheLayout
 from cachecore.plan import BlockCachePlan
 from cachecore.policy import LayoutHints
 from cachecore.state_plan import StateCachePlan
 from cachecore.testing.faults import Skipped
 
-__all__ = ["one_run", "runs_of"]
+__all__ = ["one_run"]
 
 P = TypeVar("P", BlockCachePlan, StateCachePlan)
-
-
-def runs_of(layout: CacheLayout) -> int:
-    """How many runs of bytes a block or slot is, pages side by side taken for one."""
-    return sum(pool.outer for pool in layout.pools if pool.inner)
 
 
 def one_run(make: Callable[[LayoutHints], P]) -> P:
@@ -28,7 +22,7 @@ def one_run(make: Callable[[LayoutHints], P]) -> P:
         plan = make(LayoutHints(one_run_per_block=True))
     except PlanError as error:
         raise Skipped(f"the policy refuses one_run_per_block: {error}") from error
-    if runs_of(plan.layout) != 1:
+    if plan.layout.num_runs != 1:
         raise Skipped(
             f"the policy does not honour one_run_per_block: a {plan.unit} is several runs in layout {plan.layout.kind}"
         )

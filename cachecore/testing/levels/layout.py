@@ -15,7 +15,6 @@ from cachecore.schema import BlockCacheGeometry, CacheTensorSpec
 from cachecore.state_plan import state_specs
 from cachecore.testing.checks import Check, check
 from cachecore.testing.faults import Fault, Skipped
-from cachecore.testing.one_run import runs_of
 from cachecore.testing.places import prove
 from cachecore.testing.samples import BLOCK_CASES, STATE_CASES, BlockCase, StateCase, random_specs
 from cachecore.testing.subject import Subject
@@ -150,7 +149,7 @@ def one_run(subject: Subject, case: BlockCase) -> str | None:
         return f"refused: {error}"
     prove(device, specs, geometry.pages_per_block, "device layout, one run a block")
     prove(host, specs, geometry.pages_per_block, "host layout, one run a block")
-    runs = runs_of(device)
+    runs = device.num_runs
     return None if runs == 1 else f"not honoured: a block is {runs} runs in layout {device.kind}"
 
 

@@ -69,7 +69,7 @@ def rows(kind: str, num_blocks: int, dtype: torch.dtype):
     ]
     plan = plan_from_specs(specs, BlockCacheGeometry(PAGE * PAGES, PAGE), StandardLayoutPolicy())
     layout, backend = LAYOUTS[kind](specs), TorchBackend()
-    allocation = backend.allocate(layout, num_blocks * PAGES // layout.pages_per_entry, DeviceSpec.parse("cuda:0"))
+    allocation = backend.allocate(layout, num_blocks * PAGES, DeviceSpec.parse("cuda:0"))
     found = []
     for layer in layers[:: LAYERS // TIMED_LAYERS]:
         pair = [backend.row_view(allocation, index, spec, layer) for index, spec in enumerate(plan.specs)]
@@ -152,8 +152,8 @@ def main() -> None:
                     for k, v in views
                 ]
                 report(results, kind, num_seqs, length, way, graph_seconds(calls), moved, limit)
-            pages = torch.arange(PAGES // allocation.layout.pages_per_entry, device=DEVICE)
-            entries = [(table[:, :, None] * len(pages) + pages).flatten() for table in tables]
+            pages = torch.arange(PAGES, device=DEVICE)
+            entries = [(table[:, :, None] * PAGES + pages).flatten() for table in tables]
             calls = [partial(gathered, query, k, v, one, length, scale) for one in entries for k, v in views]
             report(results, kind, num_seqs, length, "gather + sdpa", graph_seconds(calls), moved, limit)
             del allocation, views

@@ -13,7 +13,7 @@ from cachecore_torch_default.bench import SCENARIOS
 
 from cachecore import BlockPairs, CacheEngine, LayoutHints, PluginRecord, PluginRegistry, StandardLayoutPolicy
 
-__all__ = ["DEVICE", "RESULTS", "in_turn", "open_scenario", "pages_of", "pairs_of", "submit_seconds"]
+__all__ = ["DEVICE", "RESULTS", "in_turn", "open_scenario", "pages_of", "pairs_of", "registry", "submit_seconds"]
 
 DEVICE = torch.device("cuda", 0)
 RESULTS: list[dict] = []

@@ -13,12 +13,11 @@ from itertools import product
 from statistics import median
 
 import torch
-from cachecore_cuda_triton import plugin as cuda_plugin
 from cachecore_cuda_triton.layerwise import layerwise_swap_in
-from cachecore_torch_default import plugin as torch_plugin
 from cachecore_torch_default.bench import SCENARIOS
+from gpu_common import registry
 
-from cachecore import BlockPairs, CacheEngine, LayoutHints, PluginRecord, PluginRegistry, StandardLayoutPolicy
+from cachecore import BlockPairs, CacheEngine, LayoutHints, StandardLayoutPolicy
 
 NUM_BLOCKS = 64
 STEPS = (1, 2, 4, 8, 32)
@@ -26,14 +25,12 @@ STEPS = (1, 2, 4, 8, 32)
 
 
 def engine_of(name: str, layers_per_step: int, one_run: bool) -> CacheEngine:
-    registry = PluginRegistry(environ={})
-    registry.register(torch_plugin, PluginRecord("torch-default", "cachecore-torch-default", "source"))
-    registry.register(cuda_plugin, PluginRecord("cuda-triton", "cachecore-cuda-triton", "source"))
-    backend = registry.select("cuda").chosen.info.load()
+    found = registry()
+    backend = found.select("cuda").chosen.info.load()
     plans = SCENARIOS[name].plans(StandardLayoutPolicy(), "cuda", backend.name, LayoutHints(one_run_per_block=one_run))
     extra = (layerwise_swap_in(plans, layers_per_step=layers_per_step),) if layers_per_step else ()
     return CacheEngine(
-        plans, 256, backend=backend, copies=(*extra, *registry.copy_infos()), device="cuda:0", host_counts=128
+        plans, 256, backend=backend, copies=(*extra, *found.copy_infos()), device="cuda:0", host_counts=128
     )
 
 

@@ -24,7 +24,7 @@ from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.libcuda import driver_version
 from cachecore_cuda_triton.measuring import MEASURED_NBYTES, Bench, measured_length
 
-__all__ = ["WAYS", "Calibration", "Choice", "calibration", "calibration_file", "choose", "is_forced", "is_one_run"]
+__all__ = ["WAYS", "Calibration", "Choice", "calibration", "calibration_file", "choose", "forced_way", "is_one_run"]
 
 WAYS = ("staged", "pitched", "direct")
 """What can be forced. A block that is one run goes *whole* where others go pitched: there are no rows to space."""
@@ -90,9 +90,12 @@ def is_one_run(runs: Runs) -> bool:
     return len(runs) == 1 and runs[0][1] == 1
 
 
-def is_forced() -> bool:
-    """Whether the environment forces a way."""
-    return bool(os.environ.get("CACHECORE_CUDA_SWAP"))
+def forced_way() -> str | None:
+    """The way that ``CACHECORE_CUDA_SWAP`` forces, if any; PlanError when it names none."""
+    forced = os.environ.get("CACHECORE_CUDA_SWAP")
+    if forced and forced not in WAYS:
+        raise PlanError(f"CACHECORE_CUDA_SWAP is {forced!r}; expected one of {', '.join(WAYS)}, or nothing")
+    return forced or None
 
 
 def choose(device: torch.device, direction: str, runs: Runs, hint: str = "") -> Choice:
@@ -103,13 +106,11 @@ def choose(device: torch.device, direction: str, runs: Runs, hint: str = "") -> 
     PlanError
         When ``CACHECORE_CUDA_SWAP`` names no way.
     """
-    forced = os.environ.get("CACHECORE_CUDA_SWAP")
-    if forced and forced not in WAYS:
-        raise PlanError(f"CACHECORE_CUDA_SWAP is {forced!r}; expected one of {', '.join(WAYS)}, or nothing")
+    forced = forced_way()
     engines = "whole" if is_one_run(runs) else "pitched"
     if not runs:
         return Choice(engines, (), 0, "blocks without bytes")
-    if forced:
+    if forced is not None:
         way = engines if forced == "pitched" else forced
         return Choice(way, (forced == "pitched",) * len(runs), 0, f"forced by CACHECORE_CUDA_SWAP={forced}")
     try:
@@ -132,7 +133,7 @@ def calibration(device: torch.device, direction: str, runs: Runs) -> Calibration
         known = _known.get(key) or _load(*key)
         missing = lengths if known is None else lengths - set(getattr(known, kind))
         if known is None or missing:
-            known = _known[key] = _measure(device, direction, known, {kind: missing})
+            known = _measure(device, direction, known, {kind: missing})
             _save(*key, known)
         _known[key] = known
     return known

@@ -38,8 +38,7 @@ _MAX_AXIS_Y = 65535
 def compile_ahead(table: TileTable, which: str) -> None:
     """Compile ``"copy"`` or ``"few"`` for ``table`` now, so that no step waits for a compiler."""
     if table.num_tiles and table.device.type == "cuda":
-        order = "tiles" if table.tiles_first else "pairs"
-        _compiled(order if which == "copy" else which, table.widths, table.device)
+        _compiled(_order(table) if which == "copy" else which, table.widths, table.device)
 
 
 def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, count: int | None = None) -> None:
@@ -53,8 +52,8 @@ def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, c
         return
     if table.device.type != "cuda":
         some = ids[:, start : start + count].contiguous()
-        for grid, first in _grids(table, count):
-            copy_tiles[grid](
+        for inner, outer, first in _grids(table, count):
+            copy_tiles[inner, outer](
                 *(table.tiles, some[0], some[1], first),
                 WIDTHS=table.widths,
                 TILE=TILE_NBYTES,
@@ -67,20 +66,24 @@ def launch_copy(table: TileTable, ids: Tensor, stream: int, *, start: int = 0, c
 
 def launch_copy_at(table: TileTable, src_ids: int, dst_ids: int, count: int, stream: int) -> None:
     """As :func:`launch_copy` with the device addresses of ``count`` sources and destinations."""
-    launch = _compiled("tiles" if table.tiles_first else "pairs", table.widths, table.device)
-    for (inner, outer, _), first in _grids(table, count):
+    launch = _compiled(_order(table), table.widths, table.device)
+    for inner, outer, first in _grids(table, count):
         launch(
             inner, outer, stream, table.address, src_ids, dst_ids, first, table.widths, TILE_NBYTES, table.tiles_first
         )
 
 
-def _grids(table: TileTable, count: int) -> Sequence[tuple[tuple[int, int, int], int]]:
-    """Grids of a copy of ``count`` pairs, and where the y axis of each begins: that axis alone has a limit."""
+def _order(table: TileTable) -> str:
+    return "tiles" if table.tiles_first else "pairs"
+
+
+def _grids(table: TileTable, count: int) -> Sequence[tuple[int, int, int]]:
+    """Axes x and y of the grids of a copy of ``count`` pairs, and where y begins: that axis alone has a limit."""
     inner, outer = (table.num_tiles, count) if table.tiles_first else (count, table.num_tiles)
     if outer <= _MAX_AXIS_Y:
-        return (((inner, outer, 1), 0),)
+        return ((inner, outer, 0),)
     starts = range(0, outer, _MAX_AXIS_Y)
-    return [((inner, min(_MAX_AXIS_Y, outer - first), 1), first) for first in starts]
+    return [(inner, min(_MAX_AXIS_Y, outer - first), first) for first in starts]
 
 
 def copy_host_pairs(

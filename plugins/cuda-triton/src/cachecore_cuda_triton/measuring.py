@@ -84,11 +84,11 @@ class Bench:
 
     def pitched(self, run: int) -> float:
         """Bytes a second of rows of ``run`` bytes, 64 a block."""
-        return self._rate(*self._engines(run, _ROWS, MEASURED_NBYTES))
+        return self._rate(*self._engines(run, _ROWS))
 
     def whole(self, run: int) -> float:
         """Bytes a second of blocks that are one run of ``run`` bytes."""
-        return self._rate(*self._engines(run, 1, MEASURED_NBYTES))
+        return self._rate(*self._engines(run, 1))
 
     def staged(self) -> float:
         """Bytes a second of a gather or scatter and one transfer."""
@@ -116,9 +116,9 @@ class Bench:
             reach = nbytes
         return reach
 
-    def _engines(self, run: int, rows: int, payload: int) -> tuple[Callable[[], None], int]:
-        """What queues blocks of ``rows`` rows of ``run`` bytes, as many as fit the payload, and their bytes."""
-        segments, num_blocks = spread(run, rows, payload, out=self._out)
+    def _engines(self, run: int, rows: int) -> tuple[Callable[[], None], int]:
+        """What queues a measurement's blocks of ``rows`` rows of ``run`` bytes, and their bytes."""
+        segments, num_blocks = spread(run, rows, MEASURED_NBYTES, out=self._out)
         ends = [self._rows.data_ptr()], [self._host.data_ptr()]
         copies = EngineCopies(segments, *(ends if self._out else reversed(ends)))
         pairs = BlockPairs(range(num_blocks), range(num_blocks))

@@ -17,7 +17,7 @@ from cachecore_torch_default import completion_of_stream
 from cachecore import COMPLETED, AllocationError, BlockCacheCopy, BlockPairs, CacheLayout, Completion, CopyContext
 from cachecore_cuda_triton.block_copy import pool_addresses
 from cachecore_cuda_triton.by_engines import EngineCopies
-from cachecore_cuda_triton.calibration import choose, is_forced, is_one_run
+from cachecore_cuda_triton.calibration import choose, forced_way, is_one_run
 from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.kernels import TILE_NBYTES
 from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, on_device
@@ -35,8 +35,7 @@ _HINT = "; a plan with LayoutHints(one_run_per_block=True) moves whole blocks"
 
 def _has_rows(layout: CacheLayout) -> bool:
     """Whether a block is many runs of the device that the hint would make one: dense rows it cannot."""
-    runs = sum(pool.outer for pool in layout.pools if pool.inner)
-    return runs > 1 and "contiguous" not in layout.kind
+    return layout.num_runs > 1 and "contiguous" not in layout.kind
 
 
 class CudaSwap(BlockCacheCopy):
@@ -67,7 +66,7 @@ class CudaSwap(BlockCacheCopy):
                     short, host_pools, device_pools, self._ring, host_is_src=host_is_src, allocation=id(device)
                 )
             except AllocationError as error:
-                if is_forced():
+                if forced_way() is not None:
                     raise
                 long, self._way, self._direct_nbytes = segments, "whole" if is_one_run(runs) else "pitched", 0
                 self._why = f"{error}; the copy engines take the rows themselves"
