@@ -99,7 +99,7 @@ class BlockPairs:
     def check_range(self, *, num_src: int, num_dst: int, what: str = "block") -> None:
         """Raise :class:`BlockIndexError` for the first id outside ``[0, num)``."""
         for ids, limit, side in ((self.src, num_src, "source"), (self.dst, num_dst, "destination")):
-            if ids and (min(ids) < 0 or max(ids) >= limit):
+            if ids and max(array("Q", ids.tobytes())) >= limit:  # as unsigned words, negative ids are large: one pass
                 wrong = next(block for block in ids if not 0 <= block < limit)
                 raise BlockIndexError(
                     f"{side} {what} {wrong} is out of range; this side has {limit} {what}s"

@@ -217,8 +217,8 @@ class EngineGroup(GroupMemory[A]):
         return BlockPairs.of(pairs)
 
     def _swap(self, direction: str, pairs: BlockPairs, host_blocks: Sequence[int]) -> Completion:
-        earlier = {id(work): work for block in host_blocks if (work := self._in_flight.get(block)) is not None}
-        work = self._run(direction, pairs, [one for one in earlier.values() if not one.done()])
+        earlier = {id(work): work for work in map(self._in_flight.get, host_blocks)}
+        work = self._run(direction, pairs, [one for one in earlier.values() if one is not None and not one.done()])
         if not work.done():
             self._in_flight.update(dict.fromkeys(host_blocks, work))
         return work

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from array import array
 from threading import RLock
 from types import SimpleNamespace
@@ -17,6 +18,10 @@ from cachecore_cuda_triton.tiles import TileTable
 
 CPU = torch.device("cpu")
 MOST_BLOCKS = 64
+
+INTERPRETED = pytest.mark.skipif(
+    os.environ.get("TRITON_INTERPRET") != "1", reason="kernels reach the host's memory in Triton's interpreter only"
+)
 
 
 def copy_pieces(dst: array[int], src: array[int], nbytes: array[int], stream: int) -> None:

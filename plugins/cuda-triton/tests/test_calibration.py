@@ -9,7 +9,6 @@ import pytest
 import torch
 from cachecore_cuda_triton import calibration, measuring
 from cachecore_cuda_triton.calibration import Calibration, choose
-from cachecore_cuda_triton.kernels import occupy
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -246,12 +245,3 @@ def test_a_home_that_cannot_be_written_costs_a_measurement_only(
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
 
     assert calibration.calibration(CPU, "out", [(4096, 2)]).pitched == {4096: 30e9}
-
-
-def test_the_kernel_that_fills_a_device_counts_its_steps(device: torch.device) -> None:
-    out = torch.zeros(2 * 512, device=device)
-
-    occupy[(2,)](out, 2, THREADS=512, num_warps=16)
-
-    lane = torch.arange(2 * 512, device=device, dtype=torch.float32)
-    assert torch.allclose(out, (lane * 0.999 + 1) * 0.999 + 1)

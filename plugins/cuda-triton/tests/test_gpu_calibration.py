@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from cachecore_cuda_triton import calibration
+from cachecore_cuda_triton import calibration, measuring
 
 pytestmark = pytest.mark.gpu
 
@@ -33,3 +33,22 @@ def test_every_way_is_measured_once(
     monkeypatch.setattr(calibration, "Bench", None)  # none is made any more
     monkeypatch.setattr(calibration, "_known", {})
     assert {name: calibration.choose(gpu, direction, runs) for name, runs in RUNS.items()} == first
+
+
+def test_the_filler_leaves_no_room_until_it_ends(gpu: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measuring, "_BUSY_NS", 50_000_000)
+    bench = measuring.Bench(gpu, "out")
+    fill, one = bench._filler(), torch.zeros(1, device=gpu)
+    with torch.cuda.stream(bench._stream):
+        one += 1  # loads the kernel
+    torch.cuda.synchronize(gpu)
+
+    fill()
+    filled = bench._side.record_event()
+    measuring._spin(5e-3)
+    with torch.cuda.stream(bench._stream):
+        one += 1
+    bench._stream.synchronize()
+
+    assert filled.query()  # the addition waited for the filler, though its stream goes first
+    bench.close()

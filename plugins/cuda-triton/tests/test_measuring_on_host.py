@@ -9,40 +9,40 @@ import pytest
 import torch
 from cachecore_cuda_triton import calibration, measuring
 from cachecore_cuda_triton.calibration import Calibration
-from host_driver import CPU, copy_pieces, host_driver
+from host_driver import CPU, INTERPRETED, copy_pieces, host_driver
 
 __all__ = ["host_driver"]
+
+pytestmark = INTERPRETED
 
 RUNS = [(4096, 2), (132, 4)]
 
 
 class Filler:
-    """Stands for the kernel that fills a device; remembers how often it was asked for how many steps."""
+    """Stands for the kernel that fills a device; remembers for how long it was asked to, each time."""
 
     def __init__(self) -> None:
-        self.steps: list[int] = []
+        self.nanoseconds: list[int] = []
 
     def __getitem__(self, grid: tuple[int, ...]) -> object:
         assert grid == (2 * 2048 // measuring.OCCUPY_THREADS,)
 
-        def launch(out: torch.Tensor, steps: int, **options: int) -> None:
+        def launch(out: torch.Tensor, nanoseconds: int, **options: int) -> None:
             assert out.numel() == grid[0] * measuring.OCCUPY_THREADS
-            self.steps.append(steps)
+            self.nanoseconds.append(nanoseconds)
 
         return launch
 
 
 @pytest.fixture
 def filler(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> Filler:
-    """A device that is the host: two multiprocessors, kernels of 8 ms for the steps that are tried first."""
+    """A device that is the host, with two multiprocessors."""
     stream = SimpleNamespace(synchronize=lambda: None, cuda_stream=0)
-    event = SimpleNamespace(record=lambda stream: None, synchronize=lambda: None, elapsed_time=lambda other: 8.0)
     properties = SimpleNamespace(multi_processor_count=2, max_threads_per_multi_processor=2048)
     for name, value in {
         "device": lambda device: nullcontext(),
         "stream": lambda stream: nullcontext(),
         "Stream": lambda device, priority=0: stream,
-        "Event": lambda enable_timing: event,
         "current_stream": lambda device: stream,
         "get_device_properties": lambda device: properties,
     }.items():
@@ -54,7 +54,7 @@ def filler(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> Filler:
     monkeypatch.setattr(measuring, "MEASURED_NBYTES", 1 << 18)
     monkeypatch.setattr(measuring, "_PITCH", 1 << 13)
     monkeypatch.setattr(measuring, "_SMALL", (1 << 15, 1 << 16))
-    monkeypatch.setattr(measuring, "_BUSY_S", 1e-4)
+    monkeypatch.setattr(measuring, "_BUSY_NS", 100_000)
     return found
 
 
@@ -72,8 +72,18 @@ def test_every_way_is_measured(filler: Filler, direction: str, monkeypatch: pyte
         rows.direct_nbytes,
     )
     assert all(rate > 0 for rate in (rows.staged, rows.staged_beside, *rows.pitched.values(), *both.whole.values()))
-    # 2**17 steps took 8 ms, so a tenth of one is 1638; six of them before each of nine measurements
-    assert filler.steps == [1 << 17] * 2 + [1638] * 54
+    assert filler.nanoseconds == [100_000] * (1 + 4 * 27)  # one that compiles, four before each of three times nine
+
+
+def test_staging_beside_a_model_is_an_average_over_its_kernels(filler: Filler, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken = iter([value for phase in range(9) for value in (1e-3 * phase, 1e-3 * phase, 9.0)])  # one is disturbed
+    asked = []
+    monkeypatch.setattr(measuring.Bench, "_beside", lambda bench, fill, phase: (asked.append(phase), next(taken))[1])
+
+    found = measuring.Bench(CPU, "out").staged_beside()
+
+    assert asked == [phase for phase in range(9) for _ in range(3)]
+    assert found == pytest.approx(measuring.MEASURED_NBYTES / 4e-3)  # the mean of 0 to 8 ms
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])

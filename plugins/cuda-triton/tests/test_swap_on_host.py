@@ -16,7 +16,7 @@ from cachecore_torch_default.testing import (
     plan_sets,
     tier_contents,
 )
-from host_driver import HostRing, host_driver
+from host_driver import INTERPRETED, HostRing, host_driver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -47,7 +47,7 @@ def chosen(way: str, device: object, direction: str, runs: Runs, hint: str) -> C
 
 
 @pytest.mark.parametrize("full", [False, True], ids=["room", "no-room"])
-@pytest.mark.parametrize("way", ["staged", "engines", "mixed", "direct"])
+@pytest.mark.parametrize("way", ["staged", "engines", "mixed", pytest.param("direct", marks=INTERPRETED)])
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(drawn=plan_sets(), data=st.data())
 def test_both_directions_equal_the_byte_backend(

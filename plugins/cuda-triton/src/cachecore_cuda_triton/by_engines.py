@@ -62,18 +62,20 @@ class EngineCopies:
 
     def queue(self, pairs: BlockPairs, stream: int) -> None:
         """Queue all pairs on ``stream``: some first, so that the link is busy while the rest is queued."""
-        first = len(pairs) // _FIRST_PART if len(pairs) * self._nbytes >= _WORTH_TWO else 0
+        src, dst = pairs.src, pairs.dst
+        first = len(src) // _FIRST_PART if len(src) * self._nbytes >= _WORTH_TWO else 0
         if first:
-            self._queue(pairs.src[:first], pairs.dst[:first], stream)
-        self._queue(pairs.src[first:], pairs.dst[first:], stream)
+            self._queue(src[:first], dst[:first], stream)
+            src, dst = src[first:], dst[first:]
+        self._queue(src, dst, stream)
 
     def _queue(self, src_ids: Sequence[int], dst_ids: Sequence[int], stream: int) -> None:
         if self._pieces:
             dst, src, lengths = array("Q"), array("Q"), array("Q")
-            for piece in self._pieces:
-                dst.extend([piece.dst + block * piece.dst_stride for block in dst_ids])
-                src.extend([piece.src + block * piece.src_stride for block in src_ids])
-                lengths.extend(array("Q", [piece.nbytes]) * len(src_ids))
+            for at, to, src_stride, dst_stride, nbytes in self._pieces:
+                dst += array("Q", [to + block * dst_stride for block in dst_ids])
+                src += array("Q", [at + block * src_stride for block in src_ids])
+                lengths += array("Q", [nbytes]) * len(src_ids)
             copy_pieces(dst, src, lengths, stream)
         if self._rows:
             words = array("q")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import globaltimer
 
 __all__ = ["NUM_WARPS", "OCCUPY_THREADS", "TILE_NBYTES", "copy_few", "copy_tiles", "occupy", "zero_tiles"]
 
@@ -127,12 +128,14 @@ def zero_tiles(table, ids, first, WIDTHS: tl.constexpr, TILE: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=["steps"])
-def occupy(out, steps, THREADS: tl.constexpr):
-    """Keep ``THREADS`` threads a program busy: what a model does to a device, for the calibration."""
+def occupy(out, nanoseconds, THREADS: tl.constexpr):
+    """Keep ``THREADS`` threads a program for so long: what a model does to a device, for the calibration.
+
+    By the clock: programs that count steps share the arithmetic units unevenly, and the first are done at half time.
+    """
     lane = tl.program_id(0) * THREADS + tl.arange(0, THREADS)
-    value = lane.to(tl.float32)
-    step = 0
-    while step < steps:
-        value = value * 0.999 + 1.0
-        step += 1
-    tl.store(out + lane, value)
+    began = globaltimer()
+    taken = began - began
+    while taken < nanoseconds:
+        taken = globaltimer() - began
+    tl.store(out + lane, taken)

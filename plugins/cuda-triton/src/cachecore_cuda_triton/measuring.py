@@ -6,7 +6,7 @@ import time
 from array import array
 from collections.abc import Callable
 from functools import partial
-from statistics import median
+from statistics import fmean, median
 
 import torch
 
@@ -37,10 +37,10 @@ _RUN = 16 << 10
 _SMALL = tuple(1 << power for power in range(16, 23))
 """Payloads that are tried directly: 64 KiB to 4 MiB."""
 
-_BUSY_S, _NUM_BUSY = 1e-3, 6
-"""Seconds of one kernel that fills the device, as a large product takes, and how many follow one another."""
+_BUSY_NS, _NUM_BUSY = 1_000_000, 4
+"""Nanoseconds of one kernel that fills the device, as a large product takes, and how many follow one another."""
 
-_PHASES = 9
+_PHASES, _ROUNDS = 9, 3
 
 
 def measured_length(nbytes: int, *, one_run: bool) -> int:
@@ -95,17 +95,11 @@ class Bench:
         return self._rate(partial(self._staged, MEASURED_NBYTES), MEASURED_NBYTES)
 
     def staged_beside(self) -> float:
-        """The same while kernels fill the device one after another, begun at any moment of one of them."""
-        samples = []
+        """The same while kernels fill the device one after another, on average over the moments of one of them."""
         with torch.cuda.device(self._device):
             fill = self._filler()
-            for phase in range(_PHASES):
-                self._side.synchronize()
-                for _ in range(_NUM_BUSY):
-                    fill()
-                _spin(_BUSY_S * phase / _PHASES)
-                samples.append(self._once(partial(self._staged, MEASURED_NBYTES)))
-        return MEASURED_NBYTES / median(samples)
+            phases = [median([self._beside(fill, phase) for _ in range(_ROUNDS)]) for phase in range(_PHASES)]
+        return MEASURED_NBYTES / fmean(phases)  # the wait falls from a kernel's length to nothing: no median tells it
 
     def direct_reach(self) -> int:
         """The largest payload that the direct kernel moves faster than staging does."""
@@ -151,24 +145,27 @@ class Bench:
         self._stream.synchronize()
         return time.perf_counter() - started
 
+    def _beside(self, fill: Callable[[], None], phase: int) -> float:
+        """Seconds of a staged measurement begun at ``phase`` of a kernel that fills the device."""
+        self._side.synchronize()
+        for _ in range(_NUM_BUSY):
+            fill()
+        _spin(_BUSY_NS * phase / _PHASES / 1e9)
+        return self._once(partial(self._staged, MEASURED_NBYTES))
+
     def _filler(self) -> Callable[[], None]:
-        """What queues a kernel of some ``_BUSY_S`` seconds that leaves no room for another."""
+        """What queues a kernel of ``_BUSY_NS`` that leaves no room for another, compiled and loaded."""
         properties = torch.cuda.get_device_properties(self._device)
         count = properties.multi_processor_count * (properties.max_threads_per_multi_processor // OCCUPY_THREADS)
-        out = self._filled = torch.empty(count * OCCUPY_THREADS, dtype=torch.float32, device=self._device)
+        out = self._filled = torch.empty(count * OCCUPY_THREADS, dtype=torch.int64, device=self._device)
 
-        def fill(steps: int) -> None:
+        def fill() -> None:
             with torch.cuda.stream(self._side):
-                occupy[(count,)](out, steps, THREADS=OCCUPY_THREADS, num_warps=OCCUPY_THREADS // 32)
+                occupy[(count,)](out, _BUSY_NS, THREADS=OCCUPY_THREADS, num_warps=OCCUPY_THREADS // 32)
 
-        steps = 1 << 17
-        fill(steps)  # compiles
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record(self._side)
-        fill(steps)
-        end.record(self._side)
-        end.synchronize()
-        return partial(fill, max(1, int(steps * _BUSY_S / (begin.elapsed_time(end) / 1e3))))
+        fill()
+        self._side.synchronize()
+        return fill
 
     def _table(self, dense: int) -> TileTable:
         scattered = self._rows.data_ptr(), 2 * _RUN
