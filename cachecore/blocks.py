@@ -49,7 +49,7 @@ class BlockPairs:
         When the lengths differ or a destination is named twice.
     """
 
-    __slots__ = ("_dst", "_src")
+    __slots__ = ("_dst", "_most", "_src")
 
     def __init__(self, src: Iterable[int], dst: Iterable[int]) -> None:
         self._src = src = _ids(src, "source")
@@ -67,6 +67,7 @@ class BlockPairs:
                 "so name each destination once",
                 block=block,
             )
+        self._most = _most(src), _most(dst)  # here once, so that queuing has less to do
 
     @property
     def src(self) -> BlockIds:
@@ -98,8 +99,10 @@ class BlockPairs:
 
     def check_range(self, *, num_src: int, num_dst: int, what: str = "block") -> None:
         """Raise :class:`BlockIndexError` for the first id outside ``[0, num)``."""
-        for ids, limit, side in ((self.src, num_src, "source"), (self.dst, num_dst, "destination")):
-            if ids and max(array("Q", ids.tobytes())) >= limit:  # as unsigned words, negative ids are large: one pass
+        if self._most[0] < num_src and self._most[1] < num_dst:
+            return
+        for ids, limit, side in ((self._src, num_src, "source"), (self._dst, num_dst, "destination")):
+            if any(not 0 <= block < limit for block in ids):
                 wrong = next(block for block in ids if not 0 <= block < limit)
                 raise BlockIndexError(
                     f"{side} {what} {wrong} is out of range; this side has {limit} {what}s"
@@ -168,6 +171,11 @@ def _ids(ids: Iterable[int], side: str) -> BlockIds:
         raise TypeError(f"{side} blocks must be integers: {error}") from error
     except OverflowError as error:
         raise BlockIndexError(f"a {side} block does not fit 64 bits: {error}") from error
+
+
+def _most(ids: BlockIds) -> int:
+    """The largest id, -1 without any; as unsigned words, so that a negative one is larger than every limit."""
+    return max(array("Q", ids.tobytes()), default=-1)
 
 
 def _refuse_text_and_tensors(ids: object, what: str) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from threading import Lock
 from typing import Any, TypeVar
 
 from cachecore.answers import check_completion, survived
@@ -44,6 +47,8 @@ class EngineGroup(GroupMemory[A]):
         stable_addresses: bool = False,
     ) -> None:
         self._in_flight: dict[int, Completion] = {}
+        self._transfers: deque[Completion] = deque()
+        self._moving = Lock()  # threads may swap different blocks of one group at once
         self._resolved: dict[str, ResolvedCopy] = {}
         self._resting: dict[str, ResolvedCopy] = {}
         self._stats: dict[str, CopyStats] = {}
@@ -105,8 +110,9 @@ class EngineGroup(GroupMemory[A]):
 
     def host_blocks_in_flight(self) -> frozenset[int]:
         """Host blocks that a transfer still reads or writes."""
-        self._in_flight = {block: work for block, work in self._in_flight.items() if not work.done()}
-        return frozenset(self._in_flight)
+        with self._moving:
+            self._in_flight = {block: work for block, work in self._in_flight.items() if not work.done()}
+            return frozenset(self._in_flight)
 
     def zero(self, blocks: Sequence[int]) -> Completion:
         """Zero whole blocks of the device allocation."""
@@ -139,6 +145,7 @@ class EngineGroup(GroupMemory[A]):
             except BaseException as error:  # noqa: BLE001  # Ctrl-C too: the others are waited for, then it is told
                 failed.append(error)
         self._in_flight.clear()
+        self._transfers.clear()
         if failed:
             raise failed[0]
 
@@ -217,11 +224,24 @@ class EngineGroup(GroupMemory[A]):
         return BlockPairs.of(pairs)
 
     def _swap(self, direction: str, pairs: BlockPairs, host_blocks: Sequence[int]) -> Completion:
-        earlier = {id(work): work for work in map(self._in_flight.get, host_blocks)}
-        work = self._run(direction, pairs, [one for one in earlier.values() if one is not None and not one.done()])
+        with self._moving:
+            after = self._earlier(host_blocks)
+        work = self._run(direction, pairs, after)
         if not work.done():
-            self._in_flight.update(dict.fromkeys(host_blocks, work))
+            with self._moving:
+                self._in_flight.update(dict.fromkeys(host_blocks, work))
+                self._transfers.append(work)
         return work
+
+    def _earlier(self, host_blocks: Sequence[int]) -> list[Completion]:
+        """Transfers that still read or write one of these blocks; mostly none is under way, which is told quickly."""
+        with suppress(Exception):  # one that failed is told to whoever asks for its blocks, or settles
+            while self._transfers and self._transfers[0].done():
+                self._transfers.popleft()
+        if not self._transfers:
+            return []
+        earlier = {id(work): work for work in map(self._in_flight.get, host_blocks) if work is not None}
+        return [work for work in earlier.values() if not work.done()]
 
     def _run(self, direction: str, pairs: BlockPairs, after: Sequence[Completion]) -> Completion:
         way = self._way(direction)

@@ -41,6 +41,33 @@ def test_a_transfer_that_is_done_is_not_waited_for():
     assert copies.queued[1].after == ()
 
 
+def test_a_transfer_that_is_done_before_an_earlier_one_is_not_waited_for():
+    group, _, _, copies = held_group()
+    first, second = group.swap_out([(0, 0)]), group.swap_out([(1, 1)])
+    copies.queued[1].finish()
+
+    group.swap_in([(1, 2), (0, 3)])
+
+    assert second.done()
+    assert copies.queued[2].after == (first,)
+
+
+def test_a_transfer_that_cannot_tell_is_a_matter_of_its_own_blocks(monkeypatch):
+    group, _, _, copies = held_group()
+    group.swap_out([(0, 0)])
+    second = group.swap_out([(1, 1)])
+
+    def lost():
+        raise RuntimeError("the device is gone")
+
+    monkeypatch.setattr(copies.queued[0], "done", lost)
+    group.swap_in([(1, 2)])
+
+    assert copies.queued[2].after == (second,)
+    with pytest.raises(RuntimeError, match="the device is gone"):
+        group.swap_in([(0, 3)])
+
+
 def test_a_device_copy_touches_no_host_block():
     group, _, _, copies = held_group()
 

@@ -52,7 +52,6 @@ class CudaSwap(BlockCacheCopy):
         self._ring = staging_ring(self._device, direction)
         self._direct = tile_table(runs_of(context.segments, src, dst), self._device, TILE_NBYTES)
         self._block_nbytes = context.block_nbytes
-        self._each = why_each()
         segments = [segment for segment in context.segments if segment.nbytes and segment.num_pages]
         runs = [(segment.nbytes, segment.num_pages) for segment in segments]
         hint = _HINT if _has_rows(device.layout) else ""
@@ -74,8 +73,10 @@ class CudaSwap(BlockCacheCopy):
         if self._way == "direct" or self._direct_nbytes:
             compile_ahead(self._direct, "few")
         self.workspace_nbytes = self._ring.nbytes if self._staged is not None else 0
-        self.slower = self._each
-        self._tell(64)
+        self.slower = each = why_each()
+        ends = ("", "") if each is None else (":memcpy-each", f"; {each}")
+        self._told = f"cuda:{self._way}{ends[0]}", f"{self._why}{ends[1]}"
+        self._goes_direct(64)
 
     def __call__(self, pairs: BlockPairs, after: Sequence[Completion] = ()) -> Completion:
         """Queue the swap; the host waits for nothing, and the caller's stream only when told to."""
@@ -87,26 +88,21 @@ class CudaSwap(BlockCacheCopy):
             for completion in after:
                 completion.wait(ring.kernels)
                 completion.wait(ring.engines)
-            if self._tell(len(pairs)) == "direct":
+            if self._goes_direct(len(pairs.src)):
                 wait(ring.kernels_handle, ring.came)
                 copy_host_pairs(self._direct, pairs.src, pairs.dst, ring.kernels_handle, num_programs=DIRECT_PROGRAMS)
                 return completion_of_stream(self._device, ring.kernels)
             return self._move(pairs)
 
-    def _tell(self, num_blocks: int) -> str:
-        """The way that so many blocks go, told in ``path`` and ``reason``."""
-        nbytes = num_blocks * self._block_nbytes
-        if self._way == "direct" or nbytes <= self._direct_nbytes:
-            self.path = "cuda:direct"
-            self.reason = (
-                self._why
-                if self._way == "direct"
-                else f"{nbytes} bytes; a kernel of few programs is faster up to {self._direct_nbytes}"
-            )
-            return "direct"
-        self.path = f"cuda:{self._way}" if self._each is None else f"cuda:{self._way}:memcpy-each"
-        self.reason = self._why if self._each is None else f"{self._why}; {self._each}"
-        return self._way
+    def _goes_direct(self, num_blocks: int) -> bool:
+        """Whether so many blocks go by the kernel of few programs; ``path`` and ``reason`` tell the way."""
+        nbytes, most = num_blocks * self._block_nbytes, self._direct_nbytes
+        if self._way != "direct" and nbytes > most:
+            self.path, self.reason = self._told
+            return False
+        few = f"{nbytes} bytes; a kernel of few programs is faster up to {most}"
+        self.path, self.reason = "cuda:direct", self._why if self._way == "direct" else few
+        return True
 
     def _move(self, pairs: BlockPairs) -> Completion:
         # Out sees every write queued before. In must not overwrite what a queued kernel still reads; of staging
