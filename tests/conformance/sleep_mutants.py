@@ -128,6 +128,21 @@ class CopyKeepsTheMemoryOfBefore(WrongCopy):
         return bytes(self.kept[one.src_pool].pool[at : at + nbytes])
 
 
+class SlowerWayAfterWake(WrongCopy):
+    """What made the fast way possible is not made again for the same host tier."""
+
+    seen: ClassVar[list] = []
+
+    def __init__(self, context):
+        super().__init__(context)
+        host = next((side for side in (context.src, context.dst) if side.device.type == "cpu"), None)
+        ends = host, host is context.src
+        if any(known[0] is host and known[1] == ends[1] for known in self.seen):
+            self.path = "slow"
+        elif host is not None:
+            self.seen.append(ends)
+
+
 class SavesTooEarly(SimCopy):
     """Only the usual host tier is waited for."""
 
@@ -157,6 +172,12 @@ SLEEP_MUTANTS = [
         lambda: byte_subject(copy=CopyKeepsTheMemoryOfBefore),
         "sleep/moves-after-wake",
         "swap_out after wake()",
+    ),
+    Mutant(
+        "SlowerWayAfterWake",
+        lambda: byte_subject(copy=SlowerWayAfterWake),
+        "sleep/moves-after-wake",
+        "expected as before, wrong, wrong, wrong, found wrong, slow, slow",
     ),
     Mutant(
         "SavesTooEarly",

@@ -15,6 +15,7 @@ from stable_bytes import StableBytes
 from cachecore import ByteBackend, DeviceSpec
 from cachecore.registry import PluginRegistry
 from cachecore.testing import FAIL, LEVELS, PASS, SKIP, find_subject, run_checks, run_trial, select_trials
+from cachecore.transfer import ByteCopy
 
 
 @pytest.fixture(params=[sim_subject, stable_subject])
@@ -79,6 +80,20 @@ def test_host_memory_that_cannot_be_told_apart_is_not_compared(monkeypatch):
     found = gives_memory_back(ReleaseKeepsTheMemory)
 
     assert (found.status, found.told.partition(",")[0]) == (SKIP, "what is free on the host is shared with others")
+
+
+class WayByNumber(ByteCopy):
+    """Takes few blocks by another way than many, and tells the way of many until it is called."""
+
+    def __call__(self, pairs, after=()):
+        self.path = "bytes:few" if len(pairs) < 64 else "bytes"
+        return super().__call__(pairs, after)
+
+
+def test_a_copy_may_choose_its_way_by_the_number_of_blocks():
+    outcomes = run_checks(byte_subject(copy=WayByNumber))
+
+    assert not failures(outcomes)
 
 
 def test_graphs_are_replayed_after_a_sleep():
