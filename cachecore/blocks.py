@@ -102,8 +102,8 @@ class BlockPairs:
         if self._most[0] < num_src and self._most[1] < num_dst:
             return
         for ids, limit, side in ((self._src, num_src, "source"), (self._dst, num_dst, "destination")):
-            if any(not 0 <= block < limit for block in ids):
-                wrong = next(block for block in ids if not 0 <= block < limit)
+            wrong = next((block for block in ids if not 0 <= block < limit), None)
+            if wrong is not None:
                 raise BlockIndexError(
                     f"{side} {what} {wrong} is out of range; this side has {limit} {what}s"
                     + (f", numbered 0 to {limit - 1}" if limit else ""),
@@ -174,7 +174,7 @@ def _ids(ids: Iterable[int], side: str) -> BlockIds:
 
 
 def _most(ids: BlockIds) -> int:
-    """The largest id, -1 without any; as unsigned words, so that a negative one is larger than every limit."""
+    """The largest id, -1 without any; as unsigned words, so that a negative one is above any number of blocks."""
     return max(array("Q", ids.tobytes()), default=-1)
 
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import Any, TypeVar
 
 from cachecore.answers import check_completion, survived
@@ -19,6 +16,7 @@ from cachecore.device import DeviceSpec
 from cachecore.errors import BlockIndexError, EngineStateError, PluginError
 from cachecore.group_memory import GroupMemory
 from cachecore.group_plan import GroupPlan
+from cachecore.in_flight import InFlight
 from cachecore.meaning import several, whole
 from cachecore.stats import CopyStats, GroupStats
 from cachecore.transfer import ResolvedCopy
@@ -46,9 +44,7 @@ class EngineGroup(GroupMemory[A]):
         device: DeviceSpec,
         stable_addresses: bool = False,
     ) -> None:
-        self._in_flight: dict[int, Completion] = {}
-        self._transfers: deque[Completion] = deque()
-        self._moving = Lock()  # threads may swap different blocks of one group at once
+        self._in_flight = InFlight(num_host_blocks)
         self._resolved: dict[str, ResolvedCopy] = {}
         self._resting: dict[str, ResolvedCopy] = {}
         self._stats: dict[str, CopyStats] = {}
@@ -110,9 +106,7 @@ class EngineGroup(GroupMemory[A]):
 
     def host_blocks_in_flight(self) -> frozenset[int]:
         """Host blocks that a transfer still reads or writes."""
-        with self._moving:
-            self._in_flight = {block: work for block, work in self._in_flight.items() if not work.done()}
-            return frozenset(self._in_flight)
+        return self._in_flight.blocks()
 
     def zero(self, blocks: Sequence[int]) -> Completion:
         """Zero whole blocks of the device allocation."""
@@ -139,13 +133,12 @@ class EngineGroup(GroupMemory[A]):
     def settle(self) -> None:
         """Wait for transfers; all of them, then the first one that failed is told."""
         failed: list[BaseException] = []
-        for work in {id(work): work for work in self._in_flight.values()}.values():
+        for work in self._in_flight.works():
             try:
                 survived(f"group {self.plan.name!r}: a transfer", work.synchronize)
             except BaseException as error:  # noqa: BLE001  # Ctrl-C too: the others are waited for, then it is told
                 failed.append(error)
         self._in_flight.clear()
-        self._transfers.clear()
         if failed:
             raise failed[0]
 
@@ -224,24 +217,10 @@ class EngineGroup(GroupMemory[A]):
         return BlockPairs.of(pairs)
 
     def _swap(self, direction: str, pairs: BlockPairs, host_blocks: Sequence[int]) -> Completion:
-        with self._moving:
-            after = self._earlier(host_blocks)
-        work = self._run(direction, pairs, after)
+        work = self._run(direction, pairs, self._in_flight.earlier(host_blocks))
         if not work.done():
-            with self._moving:
-                self._in_flight.update(dict.fromkeys(host_blocks, work))
-                self._transfers.append(work)
+            self._in_flight.add(host_blocks, work)
         return work
-
-    def _earlier(self, host_blocks: Sequence[int]) -> list[Completion]:
-        """Transfers that still read or write one of these blocks; mostly none is under way, which is told quickly."""
-        with suppress(Exception):  # one that failed is told to whoever asks for its blocks, or settles
-            while self._transfers and self._transfers[0].done():
-                self._transfers.popleft()
-        if not self._transfers:
-            return []
-        earlier = {id(work): work for work in map(self._in_flight.get, host_blocks) if work is not None}
-        return [work for work in earlier.values() if not work.done()]
 
     def _run(self, direction: str, pairs: BlockPairs, after: Sequence[Completion]) -> Completion:
         way = self._way(direction)

@@ -135,12 +135,12 @@ class SlowerWayAfterWake(WrongCopy):
 
     def __init__(self, context):
         super().__init__(context)
-        host = next((side for side in (context.src, context.dst) if side.device.type == "cpu"), None)
-        ends = host, host is context.src
-        if any(known[0] is host and known[1] == ends[1] for known in self.seen):
-            self.path = "slow"
-        elif host is not None:
-            self.seen.append(ends)
+        for direction, side in (("in", context.src), ("out", context.dst)):
+            if side.device.type != "cpu":
+                continue
+            if any(before == direction and host is side for before, host in self.seen):
+                self.path = "slow"
+            self.seen.append((direction, side))
 
 
 class SavesTooEarly(SimCopy):

@@ -45,11 +45,12 @@ POINTERS = {
 UNALIGNED = ("src_ids", "dst_ids", "ids", "tables", "starts", "stops", "masks", "stride_table", "stride_mask")
 
 
-def compiled(kernel: Any, constants: dict[str, Any], capability: int) -> dict[str, Any]:
+def compiled(kernel: Any, constants: dict[str, Any], capability: int, **pointers: str) -> dict[str, Any]:
     """Compile as the launchers do: pointers and strides are multiples of 16."""
+    known = {**POINTERS, **pointers}
     names = kernel.arg_names
     constexprs = {name: constants[name] for name in names if name in constants}
-    signature = {name: "constexpr" if name in constexprs else POINTERS.get(name, "i32") for name in names}
+    signature = {name: "constexpr" if name in constexprs else known.get(name, "i32") for name in names}
     attributes = {
         (index,): [["tt.divisibility", 16]]
         for index, name in enumerate(names)
@@ -79,7 +80,7 @@ def main(capability: int) -> None:
             found[f"{name} {widths}" + " tiles first" * bool(tiles_first)] = compiled(
                 getattr(kernels, name), constants, capability
             )
-    found["occupy"] = compiled(kernels.occupy, {"THREADS": kernels.OCCUPY_THREADS}, capability)
+    found["occupy"] = compiled(kernels.occupy, {"THREADS": kernels.OCCUPY_THREADS}, capability, out="*i64")
     for name in ("attend", "combine", "store"):
         found[name] = compiled(getattr(kernels_attention, name), ATTENTION, capability)
     print(json.dumps(found))

@@ -76,14 +76,25 @@ def test_every_way_is_measured(filler: Filler, direction: str, monkeypatch: pyte
 
 
 def test_staging_beside_a_model_is_an_average_over_its_kernels(filler: Filler, monkeypatch: pytest.MonkeyPatch) -> None:
-    taken = iter([value for phase in range(9) for value in (1e-3 * phase, 1e-3 * phase, 9.0)])  # one is disturbed
+    taken = iter([value for phase in range(9) for value in (1e-3 * phase**2, 1e-3 * phase**2, 9.0)])  # one is disturbed
     asked = []
     monkeypatch.setattr(measuring.Bench, "_beside", lambda bench, fill, phase: (asked.append(phase), next(taken))[1])
 
     found = measuring.Bench(CPU, "out").staged_beside()
 
     assert asked == [phase for phase in range(9) for _ in range(3)]
-    assert found == pytest.approx(measuring.MEASURED_NBYTES / 4e-3)  # the mean of 0 to 8 ms
+    assert found == pytest.approx(measuring.MEASURED_NBYTES / (204e-3 / 9))  # 0 + 1 + 4 + ... + 64 ms; the median is 16
+
+
+def test_staging_begins_at_every_moment_of_a_kernel(filler: Filler, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun, spun = [], []
+    monkeypatch.setattr(measuring, "_spin", spun.append)
+    monkeypatch.setattr(measuring.Bench, "_once", lambda bench, way: (begun.append(len(filler.nanoseconds)), 1.0)[1])
+
+    measuring.Bench(CPU, "out").staged_beside()
+
+    assert spun == pytest.approx([phase * 100e-6 / 9 for phase in range(9) for _ in range(3)])
+    assert begun == [1 + 4 * number for number in range(1, 28)]  # one compiles; four are queued before each
 
 
 @pytest.mark.parametrize("direction", ["out", "in"])

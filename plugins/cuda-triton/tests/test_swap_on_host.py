@@ -85,6 +85,42 @@ def test_both_directions_equal_the_byte_backend(
             assert all(copy.workspace_nbytes == 0 for copy in copies)
 
 
+@pytest.mark.parametrize("each", [None, "piece by piece, says the test"])
+def test_small_swaps_go_direct_up_to_a_size(
+    host_driver: None, monkeypatch: pytest.MonkeyPatch, each: str | None
+) -> None:
+    from engines import plan_set, specs_of
+
+    plans = plan_set(specs_of())
+    gone: list[tuple[str, int]] = []
+    ring = HostRing(1 << 8, monkeypatch)
+    monkeypatch.setattr(swap, "staging_ring", lambda device, direction: ring)
+    monkeypatch.setattr(swap, "choose", lambda device, direction, runs, hint: two_blocks_direct(runs))
+    monkeypatch.setattr(swap, "why_each", lambda: each)
+    monkeypatch.setattr(swap, "completion_of_stream", lambda device, stream: COMPLETED)
+    monkeypatch.setattr(swap, "copy_host_pairs", lambda table, src, *_, **more: gone.append(("direct", len(src))))
+    monkeypatch.setattr(swap.EngineCopies, "queue", lambda self, pairs, stream: gone.append(("engines", len(pairs))))
+    for name in ("record", "wait"):
+        monkeypatch.setattr(swap, name, lambda *_: None)
+    record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
+    engine, _ = engine_and_oracle(plans, TorchBackend(), "cpu", (record,))
+
+    told = []
+    for number in (2, 3):
+        engine.swap_out({block: block for block in range(number)})
+        told += [(one.path, one.reason) for one in engine.stats().groups[0].copies if one.direction == "swap_out"]
+
+    assert gone == [("direct", 2), ("engines", 3)]
+    direct, engines = told
+    most = 2 * engine.stats().groups[0].copies[1].block_nbytes
+    assert direct == ("cuda:direct", each or f"{most} bytes; a kernel of few programs is faster up to {most}")
+    assert engines == (("cuda:pitched", "long rows") if each is None else ("cuda:pitched:memcpy-each", each))
+
+
+def two_blocks_direct(runs: Runs) -> Choice:
+    return Choice("pitched", (True,) * len(runs), 2 * sum(length * count for length, count in runs), "long rows")
+
+
 def test_a_forced_way_without_room_fails(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from engines import plan_set, specs_of
 

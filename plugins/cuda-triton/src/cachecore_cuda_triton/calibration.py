@@ -120,6 +120,9 @@ def choose(device: torch.device, direction: str, runs: Runs, hint: str = "") -> 
         return Choice(engines, (True,) * len(runs), 0, f"nothing could be measured ({why}); the engines need no room")
 
 
+_METHOD = 2
+"""Counted up when something is measured in another way, so that what was kept is measured again."""
+
 _known: dict[tuple[str, str], Calibration] = {}
 _measuring = Lock()
 
@@ -168,7 +171,8 @@ def calibration_file() -> Path:
 def _device_key(device: torch.device) -> str:
     properties = torch.cuda.get_device_properties(device)
     each = ", piece by piece" if why_each() else ""
-    return f"{properties.name} {properties.uuid}, CUDA {torch.version.cuda}, driver {driver_version()}{each}"
+    versions = f"CUDA {torch.version.cuda}, driver {driver_version()}, method {_METHOD}"
+    return f"{properties.name} {properties.uuid}, {versions}{each}"
 
 
 def _load(key: str, direction: str) -> Calibration | None:

@@ -127,7 +127,7 @@ def zero_tiles(table, ids, first, WIDTHS: tl.constexpr, TILE: tl.constexpr):
                 tl.store(table1 + to + lane1, tl.zeros([TILE], dtype=tl.uint8), mask=lane1 < nbytes)
 
 
-@triton.jit(do_not_specialize=["steps"])
+@triton.jit(do_not_specialize=["nanoseconds"])
 def occupy(out, nanoseconds, THREADS: tl.constexpr):
     """Keep ``THREADS`` threads a program for so long: what a model does to a device, for the calibration.
 

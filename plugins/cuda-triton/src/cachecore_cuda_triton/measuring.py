@@ -41,6 +41,7 @@ _BUSY_NS, _NUM_BUSY = 1_000_000, 4
 """Nanoseconds of one kernel that fills the device, as a large product takes, and how many follow one another."""
 
 _PHASES, _ROUNDS = 9, 3
+"""Moments of such a kernel at which staging begins, and how often at each."""
 
 
 def measured_length(nbytes: int, *, one_run: bool) -> int:

@@ -97,7 +97,7 @@ class CudaSwap(BlockCacheCopy):
     def _goes_direct(self, num_blocks: int) -> bool:
         """Whether so many blocks go by the kernel of few programs; ``path`` and ``reason`` tell the way."""
         nbytes, most = num_blocks * self._block_nbytes, self._direct_nbytes
-        if self._way != "direct" and nbytes > most:
+        if self._way != "direct" and (nbytes > most or not most):
             self.path, self.reason = self._told
             return False
         few = f"{nbytes} bytes; a kernel of few programs is faster up to {most}"
