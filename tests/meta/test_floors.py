@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("agreement",),
     ("transfer",),
     ("reference",),
-    ("answers", "registry", "stats"),
+    ("answers", "in_flight", "registry", "stats"),
     ("group_memory",),
     ("engine_group",),
     ("opening", "ring_copies", "sleeping"),
