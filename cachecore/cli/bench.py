@@ -9,6 +9,8 @@ in group ``cachecore.bench``. Its name is a backend's; its object is called as::
 backend to measure as ``name@distribution``, to be forced when the engine is opened; ``own_copies`` asks for
 the block copies of that backend's plugin ahead of all others (:meth:`PluginRegistry.with_copies_first`);
 ``quick`` asks for few repetitions; ``progress(message)`` may be called before anything that takes a while.
+``one_run_per_block=True`` comes along only where it was asked for: plan with that hint, and refuse where it is not
+honoured. A benchmark that knows no hints has no such argument, and fails.
 Each result has the keys of :data:`RESULT_KEYS` and may have more, which ``--json`` prints; text uses
 ``direction``, ``record`` (the block copy that the engine took) and ``peer`` (measured for comparison only).
 A benchmark checks bytes before it measures, and raises a ``CacheCoreError`` when one is wrong.
@@ -75,6 +77,7 @@ examples:
   cachecore bench copy                     block copies on the CPU
   cachecore bench copy --backend torch-default
   cachecore bench swap --device cuda --quick
+  cachecore bench swap --device cuda --one-run-per-block      blocks laid out to be swapped whole
   cachecore bench copy --json | jq '.results[] | {scenario, ratio}'
 """
 
@@ -92,6 +95,11 @@ def add_command(commands: Any, style: dict[str, Any]) -> None:
         "--backend", metavar="NAME", help="measure this backend (name or name@distribution) and its own copies"
     )
     parser.add_argument("--bench", metavar="NAME", help="which installed benchmark to run, where several are")
+    parser.add_argument(
+        "--one-run-per-block",
+        action="store_true",
+        help="lay a block out as one run of bytes, as `cachecore plan --one-run-per-block` does",
+    )
     parser.add_argument("--quick", action="store_true", help="few repetitions: a look, not a measurement")
     add_json(parser)
     parser.set_defaults(run=run, parser=parser)
@@ -112,6 +120,7 @@ def run(options: argparse.Namespace) -> int:
     name, bench = _find(chosen.info.name, options.bench)
     forced = f"{chosen.info.name}@{chosen.plugin.distribution}"
     who = f"benchmark {name!r}"
+    hints = {"one_run_per_block": True} if options.one_run_per_block else {}
     returned = asked(
         who,
         lambda: bench(
@@ -121,6 +130,7 @@ def run(options: argparse.Namespace) -> int:
             own_copies=options.backend is not None,
             quick=options.quick,
             progress=progress,
+            **hints,
         ),
     )
     results = _checked(returned, who)
@@ -133,12 +143,16 @@ def run(options: argparse.Namespace) -> int:
                 "distribution": chosen.plugin.distribution,
                 "bench": name,
                 "quick": options.quick,
+                "one_run_per_block": options.one_run_per_block,
                 "results": list(results),
             }
         )
         return 0
+    blocks = " of blocks that are one run" if hints else ""
     _print_table(
-        f"{options.what} on {options.device} by backend {chosen.info.name} ({selection.reason})", results, registry
+        f"{options.what}{blocks} on {options.device} by backend {chosen.info.name} ({selection.reason})",
+        results,
+        registry,
     )
     return 0
 

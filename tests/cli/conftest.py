@@ -47,6 +47,9 @@ def bench(what, *, device, backend, own_copies, quick, progress):
     progress("measuring")
     yield {{**RESULT, "scenario": f"{{what}} {{device}} {{backend}} {{quick}} {{own_copies}}", "record": "{name}-copy"}}
 
+def bench_of_hints(what, *, one_run_per_block=False, **_):
+    yield {{**RESULT, "scenario": f"hint: {{one_run_per_block}}"}}
+
 def bench_with_a_baseline(what, **_):
     yield RESULT
     yield {{**RESULT, "path": "plain", "peer": True, "ratio": 1.25, "submit_s": 2.5e-3}}

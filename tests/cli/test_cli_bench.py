@@ -63,6 +63,32 @@ def test_bench_of_a_named_backend_asks_for_its_own_copies(install, capsys):
     assert told["results"][0]["scenario"] == "copy demo demo@cachecore-demo False True"
 
 
+@pytest.mark.parametrize("asked", [False, True])
+def test_bench_asks_for_one_run_a_block_where_it_is_wanted(install, capsys, asked):
+    install(bench=("demo", "bench_of_hints"))
+    told = run_json(capsys, "bench", "swap", "--device", "demo", *["--one-run-per-block"] * asked)
+
+    assert told["one_run_per_block"] is asked
+    assert told["results"][0]["scenario"] == f"hint: {asked}"
+
+
+def test_bench_says_above_the_table_that_blocks_are_one_run(install, capsys):
+    install(bench=("demo", "bench_of_hints"))
+
+    assert main(["bench", "swap", "--device", "demo", "--one-run-per-block"]) == 0
+    assert capsys.readouterr().out.startswith("swap of blocks that are one run on demo by backend demo")
+
+
+def test_a_benchmark_that_knows_no_hints_is_named(install, capsys):
+    install(bench=("demo", "bench"))
+
+    assert main(["bench", "copy", "--device", "demo", "--one-run-per-block"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "benchmark 'demo'" in told.err
+    assert "unexpected keyword argument 'one_run_per_block'" in told.err
+
+
 def test_bench_of_the_reference_is_refused_before_anything_is_printed(install, capsys):
     install(bench=("demo", "bench"))
 

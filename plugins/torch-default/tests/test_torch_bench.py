@@ -13,7 +13,7 @@ from cachecore_torch_default.bench import check, measure, ways
 from cachecore_torch_default.bench.scenarios import Scenario
 from cachecore_torch_default.block_copy import GatherScatterCopy
 
-from cachecore import BlockCopyInfo, BlockPairs, PluginError, PluginRegistry, hookimpl
+from cachecore import BlockCopyInfo, BlockPairs, PlanError, PluginError, PluginRegistry, hookimpl
 from cachecore.registry import PluginRecord
 
 TINY = Scenario("tiny", "two pools, two pages a block", ((3, 512), (2, 256)), pages_per_block=2)
@@ -52,6 +52,25 @@ def test_every_way_yields_a_result_with_every_key(what: str, directions: list[st
     assert own["run_nbytes"] == 4096 // 5
     assert own["ratio"] == pytest.approx(own["gb_per_s"] / own["limit_gb_per_s"])
     assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("what", ["copy", "swap"])
+def test_blocks_that_are_one_run_are_measured_as_one(what: str) -> None:
+    results = list(bench.run(what, quick=True, scenarios=["tiny"], num_pairs=4, one_run_per_block=True))
+
+    # 3 runs of 2*512 bytes and 2 of 2*256 in one
+    assert {result["run_nbytes"] for result in results} == {4096}
+    assert {result["nbytes"] for result in results} == {4 * 4096}
+
+
+def test_a_policy_that_does_not_honour_the_hint_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = Scenario.plans
+    monkeypatch.setattr(
+        Scenario, "plans", lambda self, policy, device, backend, hints: ask(self, policy, device, backend)
+    )
+
+    with pytest.raises(PlanError, match="does not honour one_run_per_block: a block of tiny is 5 runs"):
+        list(bench.run("copy", quick=True, scenarios=["tiny"], num_pairs=4, one_run_per_block=True))
 
 
 def test_a_quick_look_moves_fewer_of_large_blocks(monkeypatch: pytest.MonkeyPatch) -> None:

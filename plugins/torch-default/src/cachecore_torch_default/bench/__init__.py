@@ -32,6 +32,7 @@ def run(
     own_copies: bool = False,
     scenarios: Sequence[str] = (),
     num_pairs: int = 64,
+    one_run_per_block: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Yield one result a scenario and way, the engine's own way first.
 
@@ -39,10 +40,12 @@ def run(
     faster, against the limit with as many threads, and ``ratio_by_threads`` tells both.
     ``scenarios`` names some of :data:`SCENARIOS`. With ``own_copies`` the block copies of the backend's
     own plugin go before those of others; else they are ranked as for any engine. ``quick`` moves fewer
-    of large blocks.
+    of large blocks. With ``one_run_per_block`` the scenarios are planned with that hint.
 
     Raises
     ------
+    PlanError
+        When the backend's policy does not lay blocks out as one run.
     PluginError
         When a way moved a wrong byte, or the backend's memory is no torch tensors.
     """
@@ -63,6 +66,7 @@ def run(
                 own_copies=own_copies,
                 num_pairs=pairs,
                 quick=quick,
+                one_run_per_block=one_run_per_block,
             )
 
 

@@ -13,7 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cachecore import BlockPairs, CacheEngine, PluginError, default_registry, open_engine
+from cachecore import (
+    BlockPairs,
+    CacheEngine,
+    LayoutHints,
+    PlanError,
+    PluginError,
+    default_registry,
+    open_engine,
+)
 from cachecore.stats import CopyStats
 from cachecore.transfer import block_segments
 from cachecore_torch_default.bench.check import check_bytes, fill
@@ -39,13 +47,22 @@ def measure_scenario(
     num_pairs: int,
     quick: bool,
     own_copies: bool = False,
+    one_run_per_block: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Open an engine, check every way's bytes, then time limit, contiguous copy and ways in turn."""
     registry = default_registry()
     record = registry.plan_backend(device, backend=backend)
     if own_copies:
         registry = registry.with_copies_first(record.plugin.distribution)
-    plans = scenario.plans(record.info.load_policy(), device, record.info.name)
+    plans = scenario.plans(
+        record.info.load_policy(), device, record.info.name, LayoutHints(one_run_per_block=one_run_per_block)
+    )
+    runs = plans.only().layout.num_runs
+    if one_run_per_block and runs > 1:
+        raise PlanError(
+            f"backend {record.info.name!r} does not honour one_run_per_block: a block of {scenario.name} is {runs} "
+            "runs; measure its blocks as they are, without the hint"
+        )
     with open_engine(
         plans, 2 * num_pairs, device=device, host_counts=num_pairs, backend=backend, registry=registry
     ) as engine:
@@ -73,7 +90,8 @@ def measure_scenario(
             torch.set_num_threads(before)
         found = next(copy for copy in engine.stats().groups[0].copies if copy.direction == direction)
     for name in WAYS:
-        yield _result(scenario, direction, name, found, num_pairs, by_threads)
+        run_nbytes = scenario.block_nbytes if one_run_per_block else scenario.run_nbytes
+        yield _result(scenario, direction, name, found, num_pairs, by_threads, run_nbytes)
 
 
 def _check_tensors(engine: CacheEngine[Any]) -> None:
@@ -151,6 +169,7 @@ def _result(
     found: CopyStats,
     num_pairs: int,
     by_threads: dict[int, dict[str, tuple[float, float]]],
+    run_nbytes: int,
 ) -> dict[str, Any]:
     """At the thread count that is faster for this way; rates are 1e9 payload bytes a second, counted once."""
     ratios = {count: times[_LIMIT][0] / times[name][0] for count, times in by_threads.items()}
@@ -161,7 +180,7 @@ def _result(
         "scenario": scenario.name,
         "direction": direction,
         "model": scenario.model,
-        "run_nbytes": scenario.run_nbytes,
+        "run_nbytes": run_nbytes,
         "num_pairs": num_pairs,
         "nbytes": nbytes,
         "path": found.path if name == "engine" else name,
