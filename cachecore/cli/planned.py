@@ -21,7 +21,7 @@ def planned_data(
 ) -> dict[str, Any]:
     """The answer of ``--json``; ``assumed`` says what was taken for granted."""
     data: dict[str, Any] = {
-        "device": plans.device,
+        "planned_for": plans.device,
         "backend": plans.backend,
         "hints": {"one_run_per_block": hints.one_run_per_block, "base_alignment": hints.base_alignment},
         "groups": [

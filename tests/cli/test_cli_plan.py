@@ -88,6 +88,7 @@ def test_plan_without_an_output_is_in_the_json(capsys):
     told = run_json(capsys, "plan", "--device", "null", "--layers", "0-1,5", "--head-dim", "64", "--tp", "1")
 
     assert (told["output"], told["device"], told["host"]) == (None, None, None)
+    assert (told["planned_for"], told["backend"]) == ("null", "bytes")
     assert CachePlanSet.from_json(told["plan"]).only().specs[0].row_ids == (0, 1, 5)
 
 
