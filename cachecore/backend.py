@@ -46,7 +46,7 @@ class Completion(Protocol):
         """Block the host until the work is done."""
 
     def done(self) -> bool:
-        """Whether the work is done; never blocks."""
+        """Whether the work is done; never blocks. Threads may ask at once."""
 
 
 class _Completed:

@@ -218,7 +218,7 @@ class EngineGroup(GroupMemory[A]):
 
     def _swap(self, direction: str, pairs: BlockPairs, host_blocks: Sequence[int]) -> Completion:
         work = self._run(direction, pairs, self._in_flight.earlier(host_blocks))
-        if not work.done():
+        if work is not COMPLETED:
             self._in_flight.add(host_blocks, work)
         return work
 

@@ -47,7 +47,8 @@ class InFlight:
 
     def blocks(self) -> frozenset[int]:
         """The blocks that are touched now."""
-        finished = {at for at, work in self._works().items() if work.done()}
+        works = self._works()  # held until the end: an id is used again once its object is gone
+        finished = {at for at, work in works.items() if work.done()}
         with self._lock:
             self._by_block = {block: work for block, work in self._by_block.items() if id(work) not in finished}
             return frozenset(self._by_block)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import weakref
 from threading import Barrier, Thread
 
 import pytest
@@ -43,8 +44,8 @@ def test_what_is_done_is_not_looked_up_by_block():
 
 @pytest.mark.parametrize("front", [Work, Lost])
 def test_behind_one_that_is_never_done_no_more_is_kept_than_there_are_blocks(front):
-    flying = InFlight(4)
-    flying.add([0], front())
+    flying, held = InFlight(4), front()
+    flying.add([0], held)
     for _ in range(100):
         work = Work()
         assert flying.earlier([1]) == []
@@ -55,6 +56,12 @@ def test_behind_one_that_is_never_done_no_more_is_kept_than_there_are_blocks(fro
     last = Work()
     flying.add([1], last)
     assert flying.earlier([1]) == [last]
+    last.finished = True
+    if front is Work:
+        assert flying.earlier([0]) == [held]
+    else:
+        with pytest.raises(RuntimeError, match="the device is gone"):
+            flying.earlier([0])
 
 
 def test_two_threads_that_find_one_done_drop_it_once():
@@ -77,7 +84,8 @@ def test_two_threads_that_find_one_done_drop_it_once():
     assert flying.earlier([1]) == [under_way]
 
 
-def test_a_completion_may_ask_back():
+@pytest.mark.parametrize("ask", [lambda flying: flying.earlier([0]), lambda flying: flying.blocks()])
+def test_a_completion_may_ask_back(ask):
     flying = InFlight(4)
 
     class Curious(Work):
@@ -85,11 +93,40 @@ def test_a_completion_may_ask_back():
             if not self.finished:
                 self.finished = True
                 assert flying.blocks() == frozenset()
+                assert flying.earlier([0]) == []
             return True
 
     flying.add([0], Curious())
 
-    assert flying.earlier([0]) == []
+    assert not ask(flying)
+
+
+def test_who_starts_while_blocks_are_told_is_not_forgotten():
+    flying = InFlight(4)
+    lock = flying._lock
+
+    class Gate:
+        """The lock, with a moment before it in which another thread runs."""
+
+        def __enter__(self):
+            flying._lock = lock
+            flying.add([0], under_way)
+            assert done() is not None, "its address is free for another completion, which would be taken for it"
+            return lock.__enter__()
+
+        def __exit__(self, *error):
+            return lock.__exit__(*error)
+
+    work, under_way = Work(), Work()
+    work.finished = True
+    done = weakref.ref(work)
+    flying.add([0], work)
+    flying.earlier([0])
+    del work
+    flying._lock = Gate()
+
+    assert flying.blocks() == {0}
+    assert flying.earlier([0]) == [under_way]
 
 
 def test_all_that_are_waited_for():
@@ -101,4 +138,5 @@ def test_all_that_are_waited_for():
     assert flying.blocks() == {0, 1, 2}
     assert flying.works() == [first, second]
     flying.clear()
+    assert not flying._queue
     assert (flying.blocks(), flying.works(), flying.earlier([0, 1, 2])) == (frozenset(), [], [])

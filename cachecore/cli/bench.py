@@ -9,8 +9,8 @@ in group ``cachecore.bench``. Its name is a backend's; its object is called as::
 backend to measure as ``name@distribution``, to be forced when the engine is opened; ``own_copies`` asks for
 the block copies of that backend's plugin ahead of all others (:meth:`PluginRegistry.with_copies_first`);
 ``quick`` asks for few repetitions; ``progress(message)`` may be called before anything that takes a while.
-``one_run_per_block=True`` comes along only where it was asked for: plan with that hint, and refuse where it is not
-honoured. A benchmark that knows no hints has no such argument, and fails.
+``one_run_per_block=True`` comes along only where it was asked for: plan with that hint, refuse where it is not
+honoured, and say ``one_run_per_block=True`` in each result; results that do not are refused.
 Each result has the keys of :data:`RESULT_KEYS` and may have more, which ``--json`` prints; text uses
 ``direction``, ``record`` (the block copy that the engine took) and ``peer`` (measured for comparison only).
 A benchmark checks bytes before it measures, and raises a ``CacheCoreError`` when one is wrong.
@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
             **hints,
         ),
     )
-    results = _checked(returned, who)
+    results = _checked(returned, who, tuple(hints))
     if options.json:
         print_json(
             {
@@ -193,12 +193,19 @@ def _find(backend: str, named: str | None) -> tuple[str, Callable[..., Any]]:
     return wanted, loaded
 
 
-def _checked(returned: Any, who: str) -> Iterator[dict[str, Any]]:
+def _checked(returned: Any, who: str, hints: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
         raise PluginError(f"{who} returned {shown(returned)}; expected results")
     results, empty = asked(who, lambda: iter(returned)), True
     while (result := _next(results, who)) is not _END:
-        yield _checked_result(result, who)
+        checked = _checked_result(result, who)
+        for hint in hints:
+            if checked.get(hint) is not True:
+                raise PluginError(
+                    f"{who} returned a result that does not say {hint}=True: {shown(result)}; it may have measured "
+                    "other blocks than were asked for. Ask without the option, or take a benchmark that knows it"
+                )
+        yield checked
         empty = False
     if empty:
         raise PluginError(f"{who} returned no result")

@@ -48,7 +48,7 @@ def bench(what, *, device, backend, own_copies, quick, progress):
     yield {{**RESULT, "scenario": f"{{what}} {{device}} {{backend}} {{quick}} {{own_copies}}", "record": "{name}-copy"}}
 
 def bench_of_hints(what, *, one_run_per_block=False, **_):
-    yield {{**RESULT, "scenario": f"hint: {{one_run_per_block}}"}}
+    yield {{**RESULT, "scenario": f"hint: {{one_run_per_block}}", "one_run_per_block": one_run_per_block}}
 
 def bench_with_a_baseline(what, **_):
     yield RESULT

@@ -89,6 +89,15 @@ def test_a_benchmark_that_knows_no_hints_is_named(install, capsys):
     assert "unexpected keyword argument 'one_run_per_block'" in told.err
 
 
+def test_a_benchmark_that_takes_any_hint_must_say_that_it_took_it(install, capsys):
+    install(bench=("demo", "bench_with_a_baseline"))
+
+    assert main(["bench", "copy", "--device", "demo", "--one-run-per-block"]) == 1
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "benchmark 'demo' returned a result that does not say one_run_per_block=True" in told.err
+
+
 def test_bench_of_the_reference_is_refused_before_anything_is_printed(install, capsys):
     install(bench=("demo", "bench"))
 

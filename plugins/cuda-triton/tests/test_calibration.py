@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -245,3 +246,14 @@ def test_a_home_that_cannot_be_written_costs_a_measurement_only(
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
 
     assert calibration.calibration(CPU, "out", [(4096, 2)]).pitched == {4096: 30e9}
+
+
+def test_what_another_method_measured_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(name="a GPU", uuid="0-1")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr(calibration, "driver_version", lambda: 13000)
+    monkeypatch.setattr(calibration, "why_each", lambda: None)
+    now = calibration._device_key(CPU)
+    monkeypatch.setattr(calibration, "_METHOD", calibration._METHOD + 1)
+
+    assert calibration._device_key(CPU) != now

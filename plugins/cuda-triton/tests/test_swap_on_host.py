@@ -20,7 +20,15 @@ from host_driver import INTERPRETED, HostRing, host_driver
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from cachecore import COMPLETED, AllocationError, BlockCacheCopy, BlockCopyInfo, CachePlanSet, CopyContext
+from cachecore import (
+    COMPLETED,
+    AllocationError,
+    BlockCacheCopy,
+    BlockCopyInfo,
+    CachePlanSet,
+    CacheTensorSpec,
+    CopyContext,
+)
 
 __all__ = ["host_driver"]
 
@@ -115,6 +123,19 @@ def test_small_swaps_go_direct_up_to_a_size(
     most = 2 * engine.stats().groups[0].copies[1].block_nbytes
     assert direct == ("cuda:direct", each or f"{most} bytes; a kernel of few programs is faster up to {most}")
     assert engines == (("cuda:pitched", "long rows") if each is None else ("cuda:pitched:memcpy-each", each))
+
+
+def test_blocks_without_bytes_go_no_way(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    from engines import plan_set
+
+    monkeypatch.setattr(swap, "staging_ring", lambda device, direction: HostRing(1 << 8, monkeypatch))
+    monkeypatch.setattr(swap, "why_each", lambda: None)
+    spec = CacheTensorSpec(name="nothing", shape=(16, 0), dtype="uint8", row_ids=(0,))
+    record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
+    engine, _ = engine_and_oracle(plan_set([spec]), TorchBackend(), "cpu", (record,))
+
+    told = {(copy.path, copy.reason) for copy in engine.stats().groups[0].copies if copy.direction != "copy"}
+    assert told == {("cuda:pitched", "blocks without bytes")}
 
 
 def two_blocks_direct(runs: Runs) -> Choice:

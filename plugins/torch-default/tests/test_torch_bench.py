@@ -60,6 +60,7 @@ def test_blocks_that_are_one_run_are_measured_as_one(what: str) -> None:
 
     # 3 runs of 2*512 bytes and 2 of 2*256 in one
     assert {result["run_nbytes"] for result in results} == {4096}
+    assert {result["one_run_per_block"] for result in results} == {True}
     assert {result["nbytes"] for result in results} == {4 * 4096}
 
 

@@ -90,8 +90,7 @@ def measure_scenario(
             torch.set_num_threads(before)
         found = next(copy for copy in engine.stats().groups[0].copies if copy.direction == direction)
     for name in WAYS:
-        run_nbytes = scenario.block_nbytes if one_run_per_block else scenario.run_nbytes
-        yield _result(scenario, direction, name, found, num_pairs, by_threads, run_nbytes)
+        yield _result(scenario, direction, name, found, num_pairs, by_threads, one_run_per_block)
 
 
 def _check_tensors(engine: CacheEngine[Any]) -> None:
@@ -169,7 +168,7 @@ def _result(
     found: CopyStats,
     num_pairs: int,
     by_threads: dict[int, dict[str, tuple[float, float]]],
-    run_nbytes: int,
+    one_run_per_block: bool,
 ) -> dict[str, Any]:
     """At the thread count that is faster for this way; rates are 1e9 payload bytes a second, counted once."""
     ratios = {count: times[_LIMIT][0] / times[name][0] for count, times in by_threads.items()}
@@ -180,7 +179,8 @@ def _result(
         "scenario": scenario.name,
         "direction": direction,
         "model": scenario.model,
-        "run_nbytes": run_nbytes,
+        "one_run_per_block": one_run_per_block,
+        "run_nbytes": nbytes // num_pairs if one_run_per_block else scenario.run_nbytes,
         "num_pairs": num_pairs,
         "nbytes": nbytes,
         "path": found.path if name == "engine" else name,
