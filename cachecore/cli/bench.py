@@ -133,7 +133,7 @@ def run(options: argparse.Namespace) -> int:
             **hints,
         ),
     )
-    results = _checked(returned, who, tuple(hints))
+    results = _checked(returned, who, hints)
     if options.json:
         print_json(
             {
@@ -193,19 +193,12 @@ def _find(backend: str, named: str | None) -> tuple[str, Callable[..., Any]]:
     return wanted, loaded
 
 
-def _checked(returned: Any, who: str, hints: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _checked(returned: Any, who: str, hints: Mapping[str, bool]) -> Iterator[dict[str, Any]]:
     if isinstance(returned, (str, bytes, Mapping)) or not isinstance(returned, Iterable):
         raise PluginError(f"{who} returned {shown(returned)}; expected results")
     results, empty = asked(who, lambda: iter(returned)), True
     while (result := _next(results, who)) is not _END:
-        checked = _checked_result(result, who)
-        for hint in hints:
-            if checked.get(hint) is not True:
-                raise PluginError(
-                    f"{who} returned a result that does not say {hint}=True: {shown(result)}; it may have measured "
-                    "other blocks than were asked for. Ask without the option, or take a benchmark that knows it"
-                )
-        yield checked
+        yield _checked_result(result, who, hints)
         empty = False
     if empty:
         raise PluginError(f"{who} returned no result")
@@ -216,7 +209,7 @@ def _next(results: Iterator[Any], who: str) -> Any:
         return asked(who, lambda: next(results, _END))
 
 
-def _checked_result(result: Any, who: str) -> dict[str, Any]:
+def _checked_result(result: Any, who: str, hints: Mapping[str, bool]) -> dict[str, Any]:
     if not isinstance(result, Mapping):
         raise PluginError(f"{who} returned {shown(result)} for a result; expected a mapping")
     missing = [key for key in RESULT_KEYS if key not in result]
@@ -227,6 +220,12 @@ def _checked_result(result: Any, who: str) -> dict[str, Any]:
         if not isinstance(result[key], kind):
             expected = "a string" if kind is str else "a number"
             raise PluginError(f"{who} returned {key}={shown(result[key])}; expected {expected}")
+    for hint in hints:
+        if result.get(hint) is not True:
+            raise PluginError(
+                f"{who} returned a result that does not say {hint}=True: {shown(result)}; it may have measured other "
+                "blocks than were asked for. Ask without the option, or take a benchmark that knows it"
+            )
     return dict(result)
 
 

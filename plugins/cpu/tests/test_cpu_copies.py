@@ -16,6 +16,7 @@ from cachecore_torch_default.testing import (
     NUM_HOST_BLOCKS,
     KindPolicy,
     draw_pairs,
+    draw_swaps,
     engine_and_oracle,
     fill_tier,
     plan_sets,
@@ -68,8 +69,7 @@ def test_copy_and_swap_equal_the_byte_backend(
         plans, policy = drawn
         real, oracle = engine_and_oracle(plans, CpuBackend(policy), "cpu", COPIES)
         copied = draw_pairs(data.draw, NUM_BLOCKS, NUM_BLOCKS, disjoint=True)
-        out = draw_pairs(data.draw, NUM_BLOCKS, NUM_HOST_BLOCKS, disjoint=False)
-        back = draw_pairs(data.draw, NUM_HOST_BLOCKS, NUM_BLOCKS, disjoint=False)
+        out, back = draw_swaps(data.draw)
 
         for engine in (real, oracle):
             engine.copy_blocks(copied)

@@ -8,10 +8,7 @@ from engines import blocks_of, distinct, fill, open_gpu, plan_set, same, specs_o
 
 from cachecore import BlockPairs, CacheTensorSpec
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 
 def wide_spec(name: str, nbytes: int, rows: int) -> CacheTensorSpec:

@@ -17,10 +17,7 @@ from cachecore import (
     EngineStateError,
 )
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("gpu")]
 
 MIB = 1 << 20
 SLACK = 64 * MIB

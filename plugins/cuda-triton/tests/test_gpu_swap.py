@@ -10,10 +10,8 @@ import pytest
 import torch
 from cachecore_cuda_triton import calibration, driver, pinned, staging, swap
 from cachecore_torch_default.testing import (
-    NUM_BLOCKS,
-    NUM_HOST_BLOCKS,
     KindPolicy,
-    draw_pairs,
+    draw_swaps,
     engine_and_oracle,
     plan_sets,
     tier_contents,
@@ -69,8 +67,7 @@ def test_both_directions_equal_the_byte_backend(
     backend = CudaTritonBackend()
     backend.policy = policy
     real, oracle = engine_and_oracle(plans, backend, gpu, registry().copy_infos())
-    out = draw_pairs(data.draw, NUM_BLOCKS, NUM_HOST_BLOCKS, disjoint=False)
-    back = draw_pairs(data.draw, NUM_HOST_BLOCKS, NUM_BLOCKS, disjoint=False)
+    out, back = draw_swaps(data.draw)
 
     for engine in (real, oracle):
         engine.swap_out(out)

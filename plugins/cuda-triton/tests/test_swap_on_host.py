@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import pytest
 from cachecore_cuda_triton import swap
-from cachecore_cuda_triton.calibration import Choice, Runs, is_one_run
+from cachecore_cuda_triton.calibration import Choice, Runs, engines_way
 from cachecore_cuda_triton.swap import CudaSwap
 from cachecore_torch_default import GatherScatterCopy, TorchBackend
 from cachecore_torch_default.testing import (
-    NUM_BLOCKS,
     NUM_HOST_BLOCKS,
     KindPolicy,
-    draw_pairs,
+    draw_swaps,
     engine_and_oracle,
     plan_sets,
     tier_contents,
@@ -46,11 +45,24 @@ def build(context: CopyContext) -> BlockCacheCopy:
     return CudaSwap(context, host_is_src=context.num_src_blocks == NUM_HOST_BLOCKS)
 
 
+RECORD = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
+
+
+def stand_in(patch: pytest.MonkeyPatch, kind: type[HostRing] = HostRing, each: str | None = None) -> None:
+    """Of what a swap asks of the driver, only copies are left, which the host does."""
+    ring = kind(1 << 8, patch)
+    patch.setattr(swap, "staging_ring", lambda device, direction: ring)
+    patch.setattr(swap, "why_each", lambda: each)
+    patch.setattr(swap, "completion_of_stream", lambda device, stream: COMPLETED)
+    for name in ("record", "wait"):
+        patch.setattr(swap, name, lambda *_: None)
+
+
 def chosen(way: str, device: object, direction: str, runs: Runs, hint: str) -> Choice:
     """Of the mixed way, the longest runs go by the engines."""
     most = max((length for length, _ in runs), default=0)
     by_engines = tuple(way == "engines" or (way == "mixed" and length == most) for length, _ in runs)
-    names = {"engines": "whole" if is_one_run(runs) else "pitched", "mixed": "pitched+staged"}
+    names = {"engines": engines_way(runs), "mixed": "pitched+staged"}
     return Choice(names.get(way, way), by_engines, 0, f"as the test asks{hint}")
 
 
@@ -68,17 +80,10 @@ def test_both_directions_equal_the_byte_backend(
 ) -> None:
     plans, policy = drawn
     with monkeypatch.context() as patch:
-        ring = (FullRing if full else HostRing)(1 << 8, patch)
-        patch.setattr(swap, "staging_ring", lambda device, direction: ring)
+        stand_in(patch, FullRing if full else HostRing)
         patch.setattr(swap, "choose", lambda *given: chosen(way, *given))
-        patch.setattr(swap, "why_each", lambda: None)
-        patch.setattr(swap, "completion_of_stream", lambda device, stream: COMPLETED)
-        for name in ("record", "wait"):
-            patch.setattr(swap, name, lambda *_: None)
-        record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
-        real, oracle = engine_and_oracle(plans, TorchBackend(policy), "cpu", (record,))
-        out = draw_pairs(data.draw, NUM_BLOCKS, NUM_HOST_BLOCKS, disjoint=False)
-        back = draw_pairs(data.draw, NUM_HOST_BLOCKS, NUM_BLOCKS, disjoint=False)
+        real, oracle = engine_and_oracle(plans, TorchBackend(policy), "cpu", (RECORD,))
+        out, back = draw_swaps(data.draw)
 
         for engine in (real, oracle):
             engine.swap_out(out).synchronize()
@@ -101,17 +106,11 @@ def test_small_swaps_go_direct_up_to_a_size(
 
     plans = plan_set(specs_of())
     gone: list[tuple[str, int]] = []
-    ring = HostRing(1 << 8, monkeypatch)
-    monkeypatch.setattr(swap, "staging_ring", lambda device, direction: ring)
+    stand_in(monkeypatch, each=each)
     monkeypatch.setattr(swap, "choose", lambda device, direction, runs, hint: two_blocks_direct(runs))
-    monkeypatch.setattr(swap, "why_each", lambda: each)
-    monkeypatch.setattr(swap, "completion_of_stream", lambda device, stream: COMPLETED)
     monkeypatch.setattr(swap, "copy_host_pairs", lambda table, src, *_, **more: gone.append(("direct", len(src))))
     monkeypatch.setattr(swap.EngineCopies, "queue", lambda self, pairs, stream: gone.append(("engines", len(pairs))))
-    for name in ("record", "wait"):
-        monkeypatch.setattr(swap, name, lambda *_: None)
-    record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
-    engine, _ = engine_and_oracle(plans, TorchBackend(), "cpu", (record,))
+    engine, _ = engine_and_oracle(plans, TorchBackend(), "cpu", (RECORD,))
 
     told = []
     for number in (2, 3):
@@ -128,11 +127,9 @@ def test_small_swaps_go_direct_up_to_a_size(
 def test_blocks_without_bytes_go_no_way(host_driver: None, monkeypatch: pytest.MonkeyPatch) -> None:
     from engines import plan_set
 
-    monkeypatch.setattr(swap, "staging_ring", lambda device, direction: HostRing(1 << 8, monkeypatch))
-    monkeypatch.setattr(swap, "why_each", lambda: None)
+    stand_in(monkeypatch)
     spec = CacheTensorSpec(name="nothing", shape=(16, 0), dtype="uint8", row_ids=(0,))
-    record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
-    engine, _ = engine_and_oracle(plan_set([spec]), TorchBackend(), "cpu", (record,))
+    engine, _ = engine_and_oracle(plan_set([spec]), TorchBackend(), "cpu", (RECORD,))
 
     told = {(copy.path, copy.reason) for copy in engine.stats().groups[0].copies if copy.direction != "copy"}
     assert told == {("cuda:pitched", "blocks without bytes")}
@@ -146,10 +143,7 @@ def test_a_forced_way_without_room_fails(host_driver: None, monkeypatch: pytest.
     from engines import plan_set, specs_of
 
     monkeypatch.setenv("CACHECORE_CUDA_SWAP", "staged")
-    ring = FullRing(1 << 8, monkeypatch)
-    monkeypatch.setattr(swap, "staging_ring", lambda device, direction: ring)
-    monkeypatch.setattr(swap, "why_each", lambda: None)
-    record = BlockCopyInfo("on-the-host", 500, lambda src, dst: None, build)
+    stand_in(monkeypatch, FullRing)
 
     with pytest.raises(AllocationError, match="no room for slots"):
-        engine_and_oracle(plan_set(specs_of()), TorchBackend(), "cpu", (record,))
+        engine_and_oracle(plan_set(specs_of()), TorchBackend(), "cpu", (RECORD,))

@@ -13,6 +13,7 @@ from cachecore_torch_default.testing import (
     NUM_HOST_BLOCKS,
     KindPolicy,
     draw_pairs,
+    draw_swaps,
     engine_and_oracle,
     fill_tier,
     plan_sets,
@@ -53,8 +54,7 @@ def test_copy_and_swap_equal_the_byte_backend(
     plans, policy = drawn
     real, oracle = engine_and_oracle(plans, TorchBackend(policy), device, COPIES)
     copied = draw_pairs(data.draw, NUM_BLOCKS, NUM_BLOCKS, disjoint=True)
-    out = draw_pairs(data.draw, NUM_BLOCKS, NUM_HOST_BLOCKS, disjoint=False)
-    back = draw_pairs(data.draw, NUM_HOST_BLOCKS, NUM_BLOCKS, disjoint=False)
+    out, back = draw_swaps(data.draw)
 
     for engine in (real, oracle):
         engine.copy_blocks(copied).synchronize()

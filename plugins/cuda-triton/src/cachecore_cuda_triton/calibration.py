@@ -24,7 +24,7 @@ from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.libcuda import driver_version
 from cachecore_cuda_triton.measuring import MEASURED_NBYTES, Bench, measured_length
 
-__all__ = ["WAYS", "Calibration", "Choice", "calibration", "calibration_file", "choose", "forced_way", "is_one_run"]
+__all__ = ["WAYS", "Calibration", "Choice", "calibration", "calibration_file", "choose", "engines_way", "forced_way"]
 
 WAYS = ("staged", "pitched", "direct")
 """What can be forced. A block that is one run goes *whole* where others go pitched: there are no rows to space."""
@@ -90,6 +90,11 @@ def is_one_run(runs: Runs) -> bool:
     return len(runs) == 1 and runs[0][1] == 1
 
 
+def engines_way(runs: Runs) -> str:
+    """What the copy engines' own way is called for blocks made of ``runs``."""
+    return "whole" if is_one_run(runs) else "pitched"
+
+
 def forced_way() -> str | None:
     """The way that ``CACHECORE_CUDA_SWAP`` forces, if any; PlanError when it names none."""
     forced = os.environ.get("CACHECORE_CUDA_SWAP")
@@ -107,7 +112,7 @@ def choose(device: torch.device, direction: str, runs: Runs, hint: str = "") -> 
         When ``CACHECORE_CUDA_SWAP`` names no way.
     """
     forced = forced_way()
-    engines = "whole" if is_one_run(runs) else "pitched"
+    engines = engines_way(runs)
     if not runs:
         return Choice(engines, (), 0, "blocks without bytes")
     if forced is not None:
@@ -129,7 +134,7 @@ _measuring = Lock()
 
 def calibration(device: torch.device, direction: str, runs: Runs) -> Calibration:
     """What was measured on this device before; what is missing for ``runs`` is measured now (about a second)."""
-    kind = "whole" if is_one_run(runs) else "pitched"
+    kind = engines_way(runs)
     lengths = {measured_length(length, one_run=kind == "whole") for length, _ in runs}
     with _measuring:
         key = _device_key(device), direction

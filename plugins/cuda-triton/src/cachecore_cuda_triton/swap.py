@@ -17,7 +17,7 @@ from cachecore_torch_default import completion_of_stream
 from cachecore import COMPLETED, AllocationError, BlockCacheCopy, BlockPairs, CacheLayout, Completion, CopyContext
 from cachecore_cuda_triton.block_copy import pool_addresses
 from cachecore_cuda_triton.by_engines import EngineCopies
-from cachecore_cuda_triton.calibration import choose, forced_way, is_one_run
+from cachecore_cuda_triton.calibration import choose, engines_way, forced_way
 from cachecore_cuda_triton.driver import why_each
 from cachecore_cuda_triton.kernels import TILE_NBYTES
 from cachecore_cuda_triton.launch import compile_ahead, copy_host_pairs, current_stream, on_device
@@ -67,7 +67,7 @@ class CudaSwap(BlockCacheCopy):
             except AllocationError as error:
                 if forced_way() is not None:
                     raise
-                long, self._way, self._direct_nbytes = segments, "whole" if is_one_run(runs) else "pitched", 0
+                long, self._way, self._direct_nbytes = segments, engines_way(runs), 0
                 self._why = f"{error}; the copy engines take the rows themselves"
         self._engines = EngineCopies(long, src, dst) if long else None
         if self._way == "direct" or self._direct_nbytes:

@@ -40,6 +40,7 @@ __all__ = [
     "NUM_HOST_BLOCKS",
     "KindPolicy",
     "draw_pairs",
+    "draw_swaps",
     "engine_and_oracle",
     "fill_tier",
     "plan_sets",
@@ -150,6 +151,12 @@ def draw_pairs(draw: st.DrawFn, num_src: int, num_dst: int, *, disjoint: bool) -
     dst = draw(st.lists(st.integers(0, num_dst - 1), unique=True, max_size=num_dst - 1 if disjoint else num_dst))
     left = [block for block in range(num_src) if not (disjoint and block in dst)]
     return BlockPairs([draw(st.sampled_from(left)) for _ in dst], dst)
+
+
+def draw_swaps(draw: st.DrawFn) -> tuple[BlockPairs, BlockPairs]:
+    """Pairs out and pairs in, between the tiers that :func:`engine_and_oracle` opens."""
+    out = draw_pairs(draw, NUM_BLOCKS, NUM_HOST_BLOCKS, disjoint=False)
+    return out, draw_pairs(draw, NUM_HOST_BLOCKS, NUM_BLOCKS, disjoint=False)
 
 
 def engine_and_oracle(

@@ -180,7 +180,7 @@ def _result(
         "direction": direction,
         "model": scenario.model,
         "one_run_per_block": one_run_per_block,
-        "run_nbytes": nbytes // num_pairs if one_run_per_block else scenario.run_nbytes,
+        "run_nbytes": scenario.block_nbytes if one_run_per_block else scenario.run_nbytes,
         "num_pairs": num_pairs,
         "nbytes": nbytes,
         "path": found.path if name == "engine" else name,
