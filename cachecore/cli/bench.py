@@ -58,10 +58,11 @@ _DESCRIPTION = """\
 Measure block copies or swaps, after checking that they move the right bytes and no others.
 
 limit is the rate of one plain strided copy of as many runs of the same length in the same memory, measured
-in turn; ratio is the rate's share of it: what is left of 1.00 is the price of blocks. It is above 1.00 where
-that one kind of copy is not the fastest: blocks that stand side by side make longer runs, and a copy may use
-other instructions. contiguous compares with one copy of one run. submit is how long the call kept the host:
-on the CPU that is the whole copy. Rows marked baseline are ways of torch's, for comparison.
+in turn; for a swap between a device and the host, of one contiguous transfer. ratio is the rate's share of
+it: what is left of 1.00 is the price of blocks. It is above 1.00 where that one kind of copy is not the
+fastest: blocks that stand side by side make longer runs, and a copy may use other instructions. contiguous
+compares with one copy of one run. submit is how long the call kept the host: on the CPU that is the whole copy.
+Rows marked baseline are ways of torch's, for comparison.
 """
 
 _EPILOG = """\

@@ -61,7 +61,7 @@ def measure_scenario(
     if one_run_per_block and runs > 1:
         raise PlanError(
             f"backend {record.info.name!r} does not honour one_run_per_block: a block of {scenario.name} is {runs} "
-            "runs; measure its blocks as they are, without the hint"
+            "runs; measure its blocks as they are, without the hint (--one-run-per-block)"
         )
     with open_engine(
         plans, 2 * num_pairs, device=device, host_counts=num_pairs, backend=backend, registry=registry
